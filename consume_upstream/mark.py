@@ -1,0 +1,97 @@
+"""What becomes of a change: dropped, buffered until its vnode's first merge, or forwarded to the next merge.
+
+Law 1: a change is dropped only if a read proven to include it has happened or will happen. Per range there is one
+offset up to which that is proven, its *low mark*:
+
+- a range read in epoch n: the visibility s[n] sampled before that read began;
+- a range not read yet, or in this epoch's intent: the newest visibility s[N], because its read starts later;
+- a key outside the plan has no range: nothing reads it, so none of its changes is ever dropped.
+
+A change at or below its range's low mark is dropped. It is marked twice: when the log is read (`upstream_view`), and again
+when it is merged (`merge_view`), because a change may have been buffered before its range was read. Example, key 7 in
+a range read in epoch 3: set to `a` in epoch 1 (buffered: not visible yet), set to `b` in epoch 2 (dropped: s[2] covers
+it). The read of epoch 3 sees `b`. Merging the buffered `a` would overwrite it; marked again, s[3] covers it and it goes.
+
+`forward` goes through the buffer too: written straight to the sink it would overtake.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from consume_upstream.offset import CdcOffset, VisibleAt
+from progress.state import FORGOTTEN, BackfillState, Phase
+from vnode_backfill.change import Mark
+from vnode_backfill.keys import SplitPlan
+from vnode_backfill.vnode import VnodeId
+
+Ints = npt.NDArray[np.int64]
+OUTSIDE = -1
+_NOTHING_SEEN = (-1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkView:
+    """The low mark of each range (by its position in the plan) and whether each vnode is live.
+
+    The last entry of `file` and `pos` belongs to keys outside the plan, so that position `OUTSIDE` finds it.
+    """
+
+    file: Ints
+    pos: Ints
+    live: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, low_marks: list[tuple[int, int]], state: BackfillState) -> MarkView:
+        marks = np.array([*low_marks, _NOTHING_SEEN], dtype=np.int64)
+        live = np.array([vnode.phase is Phase.LIVE for vnode in state.vnodes], dtype=np.bool_)
+        return cls(marks[:, 0], marks[:, 1], live)
+
+
+def upstream_view(state: BackfillState, plan: SplitPlan, visible: VisibleAt) -> MarkView:
+    """How to mark the log slice of the epoch that follows `state`, whose visibility is `visible`."""
+    return MarkView.of(_low_marks(state, plan, unread=_point(visible.position)), state)
+
+
+def merge_view(state: BackfillState, plan: SplitPlan) -> MarkView:
+    """How to mark buffered changes again when they are merged: against the reads that happened since."""
+    return MarkView.of(_low_marks(state, plan, unread=_NOTHING_SEEN), state)
+
+
+def mark(view: MarkView, position: int, vnode: VnodeId, offset: CdcOffset) -> Mark:
+    """Mark one change of a key at `position` of the plan (`OUTSIDE` if it has no range)."""
+    if _point(offset) <= (int(view.file[position]), int(view.pos[position])):
+        return Mark.DROP
+    return Mark.FORWARD if view.live[vnode] else Mark.BUFFER
+
+
+def mark_chunk(
+    view: MarkView, positions: npt.NDArray[np.int32], vnodes: npt.NDArray[np.int32], file: Ints, pos: Ints
+) -> npt.NDArray[np.int8]:
+    """Mark a batch of changes; the same as `mark` of each."""
+    low_file, low_pos = view.file[positions], view.pos[positions]
+    seen = (file < low_file) | ((file == low_file) & (pos <= low_pos))
+    kept = np.where(view.live[vnodes], np.int8(Mark.FORWARD), np.int8(Mark.BUFFER))
+    return np.where(seen, np.int8(Mark.DROP), kept).astype(np.int8)
+
+
+def _point(offset: CdcOffset) -> tuple[int, int]:
+    return (offset.number, offset.pos)
+
+
+def _low_marks(state: BackfillState, plan: SplitPlan, unread: tuple[int, int]) -> list[tuple[int, int]]:
+    visibility = state.visibility
+    read_in = {ordinal: epoch for vnode in state.vnodes for ordinal, epoch in vnode.reads}
+    marks = []
+    for planned in plan.ranges:
+        epoch = read_in.get(planned.ordinal)
+        if epoch is None:
+            marks.append(unread)
+        elif epoch == FORGOTTEN:
+            marks.append(_NOTHING_SEEN)
+        else:
+            marks.append(_point(visibility[epoch].position))
+    return marks

@@ -1,0 +1,57 @@
+"""One source for each kernel, run as machine code where numba is there and as plain Python where it is not.
+
+A kernel is written in the part of Python that numba compiles: integers, one-byte reads, loops. Without numba (not
+installed, or switched off by VNODE_BACKFILL_NUMBA=0) the same function runs interpreted over memoryviews, whose items are
+Python integers; it is slower by a factor of about 50 and gives the same values, because no kernel relies on wrap-around.
+
+numba keeps compiled code on disk beside the module. That fails where the module was imported from a zip file or from a
+folder that cannot be written, so the cache is on only where it can work.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+COMPILING = os.environ.get("VNODE_BACKFILL_NUMBA", "1") != "0" and find_spec("numba") is not None
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """A kernel that is called with numpy arrays and plain numbers; compiled at its first call."""
+    return _jitted(function) if COMPILING else _interpreted(function)
+
+
+def kernel_part(function: Callable[P, R]) -> Callable[P, R]:
+    """A piece of a kernel, called by kernels of the same module only (numba's cache watches one file)."""
+    return _jitted(function) if COMPILING else function
+
+
+def _jitted(function: Callable[P, R]) -> Callable[P, R]:
+    import numba
+
+    jitted: Callable[P, R] = numba.njit(cache=_can_cache(function), nogil=True)(function)
+    return jitted
+
+
+def _can_cache(function: Callable[P, R]) -> bool:
+    folder = Path(inspect.getfile(function)).parent
+    return folder.is_dir() and os.access(folder, os.W_OK)
+
+
+def _interpreted(function: Callable[P, R]) -> Callable[P, R]:
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        views = tuple(memoryview(value) if isinstance(value, np.ndarray) else value for value in args)
+        return function(*views, **kwargs)
+
+    return call

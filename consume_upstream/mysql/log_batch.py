@@ -1,0 +1,290 @@
+"""What the log reader hands out, and the two books it keeps until a batch is full: transactions and row events.
+
+Rows are decoded in batches across events and transactions, because a conversion per event would cost more than all the
+rest. Until then a row event is a copy of its bytes and a few numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from consume_upstream.mysql import log_route as route
+from consume_upstream.mysql import log_walk as walk
+from consume_upstream.mysql.decoder import RowDecoder
+from consume_upstream.mysql.dump import EventBlock
+from consume_upstream.mysql.log_split import HEADER_BYTES, Bytes, Longs
+from vnode_backfill.errors import LogFormatError
+
+_MAX_TRANSACTIONS = 65_536
+_ROW_KINDS = {
+    23: walk.INSERT, 24: walk.UPDATE, 25: walk.DELETE,
+    30: walk.VERSION_2 + walk.INSERT, 31: walk.VERSION_2 + walk.UPDATE, 32: walk.VERSION_2 + walk.DELETE,
+}  # fmt: skip
+_OPERATIONS = np.array([_ROW_KINDS.get(kind, -1) for kind in range(256)], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction of the log, whether it touches the table or not. Its first event begins at `start`.
+
+    `end` is None while the transaction goes on in the next batch, where it is listed again; so each transaction
+    of a slice is listed exactly once with its end.
+    """
+
+    gtid: str
+    """MySQL `uuid:number`, MariaDB `domain-server-number`; empty where the server writes none."""
+    start: tuple[int, int]
+    """File number and position."""
+    end: tuple[int, int] | None
+    timestamp: int
+    skipped: bool = False
+    """The caller's predicate said so: none of its rows is in a batch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogBatch:
+    """Changes in log order. All arrays and both record batches have one entry per change.
+
+    A batch may hold no changes at all: it then reports transactions that did not touch the table.
+    """
+
+    file: int
+    """Number of the log file that all changes of the batch come from."""
+    op: npt.NDArray[np.int8]
+    """0 insert, 1 update, 2 delete."""
+    pos: npt.NDArray[np.uint64]
+    """Where the change's event ends. All rows of a compressed transaction have its end."""
+    row: npt.NDArray[np.uint32]
+    """Number of the change among those with the same `pos`."""
+    timestamp: npt.NDArray[np.uint32]
+    """Seconds since 1970 from the event's header: when the statement ran."""
+    txn: npt.NDArray[np.uint32]
+    """Index into `transactions`."""
+    before: pa.RecordBatch
+    """The row before the change; NULL in every column for an insert."""
+    after: pa.RecordBatch
+    """The row after the change; NULL in every column for a delete."""
+    transactions: tuple[Transaction, ...]
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+class TransactionBook:
+    """The transactions of the current batch, in arrays that the routing kernel writes."""
+
+    def __init__(self, skip: Callable[[str], bool] | None) -> None:
+        self.gtids = np.zeros(_MAX_TRANSACTIONS * route.GTID_BYTES, dtype=np.uint8)
+        self.kinds = np.zeros(_MAX_TRANSACTIONS, dtype=np.int64)
+        self.starts = np.zeros(_MAX_TRANSACTIONS, dtype=np.int64)
+        self.ends = np.zeros(_MAX_TRANSACTIONS, dtype=np.int64)
+        self.times = np.zeros(_MAX_TRANSACTIONS, dtype=np.int64)
+        self.skipped = np.zeros(_MAX_TRANSACTIONS, dtype=np.bool_)
+        self._skip = skip
+        self._judged = 0
+        self._servers: dict[bytes, str] = {}
+
+    def judge(self, count: int) -> None:
+        """Ask the caller's predicate about transactions it was not yet asked about."""
+        if self._skip is not None:
+            for slot in range(self._judged, count):
+                self.skipped[slot] = self._skip(self.gtid(slot))
+        self._judged = count
+
+    def gtid(self, slot: int) -> str:
+        kind = self.kinds[slot]
+        raw = self.gtids[slot * route.GTID_BYTES : (slot + 1) * route.GTID_BYTES].tobytes()
+        if kind == route.MARIADB_GTID:
+            number, domain, server = (int.from_bytes(raw[a:b], "little") for a, b in ((0, 8), (8, 12), (12, 16)))
+            return f"{domain}-{server}-{number}"
+        if kind == route.NO_GTID:
+            return ""
+        server_uuid = self._servers.get(raw[:16])
+        if server_uuid is None:
+            server_uuid = self._servers[raw[:16]] = str(UUID(bytes=raw[:16]))
+        return f"{server_uuid}:{int.from_bytes(raw[16:], 'little')}"
+
+    def listed(self, file: int, first: int, last: int, *, open_last: bool) -> tuple[Transaction, ...]:
+        """Transactions `[first, last)`; the last without its end if rows of it follow in another batch."""
+        found = []
+        for slot in range(first, last):
+            end = int(self.ends[slot])
+            is_open = end == route.OPEN_END or (open_last and slot == last - 1)
+            found.append(
+                Transaction(
+                    self.gtid(slot), (file, int(self.starts[slot])), None if is_open else (file, end),
+                    int(self.times[slot]), bool(self.skipped[slot]),
+                )
+            )  # fmt: skip
+        return tuple(found)
+
+    def keep(self, slot: int) -> None:
+        """Forget all transactions but `slot` (-1: all), which becomes the first."""
+        self._judged = 0
+        if slot < 0:
+            return
+        for values in (self.kinds, self.starts, self.ends, self.times, self.skipped):
+            values[0] = values[slot]
+        self.gtids[: route.GTID_BYTES] = self.gtids[slot * route.GTID_BYTES : (slot + 1) * route.GTID_BYTES]
+        self._judged = 1
+
+
+class _Rows(NamedTuple):
+    """Decoded rows, and by event what the batch says about them."""
+
+    events: Longs
+    row: npt.NDArray[np.uint32]
+    before: pa.RecordBatch
+    after: pa.RecordBatch
+    first_transaction: int
+    last_transaction: int
+    goes_on: bool
+    """Rows of the last transaction follow in the next batch."""
+
+
+class RowBuffer:
+    """Bytes of row events that wait to be decoded."""
+
+    def __init__(self, decoder: RowDecoder) -> None:
+        self._decoder = decoder
+        self._data = np.empty(1 << 20, dtype=np.uint8)
+        self._last_row = (0, 0)
+        self.clear()
+
+    def clear(self) -> None:
+        self.bytes = 0
+        self._begins: list[Longs] = []
+        self._ends: list[Longs] = []
+        self._kinds: list[Longs] = []
+        self._transactions: list[Longs] = []
+        self._positions: list[Longs] = []
+        self._times: list[Longs] = []
+
+    def append(self, block: EventBlock, chosen: Longs, transactions: Longs, positions: Longs, trailer: int) -> None:
+        """Copy the bodies of the chosen events of a block."""
+        if not len(chosen):
+            return
+        begins, ends = np.empty(len(chosen), dtype=np.int64), np.empty(len(chosen), dtype=np.int64)
+        self._reserve(int(block.sizes[chosen].sum()))
+        self.bytes = route.copy_bodies(
+            block.data, block.offsets, block.sizes, chosen, trailer, self._data, self.bytes, begins, ends
+        )
+        heads = block.offsets[chosen]
+        times = sum(block.data[heads + i].astype(np.int64) << (8 * i) for i in range(4))
+        assert isinstance(times, np.ndarray)
+        self._note(begins, ends, _OPERATIONS[block.data[heads + 4]], transactions, positions, times)
+
+    def append_event(self, event: bytes, kind: int, transaction: int, position: int) -> None:
+        """Add one event given as header and body, as it was unpacked."""
+        body = np.frombuffer(event, dtype=np.uint8)[HEADER_BYTES:]
+        self._reserve(len(body))
+        begin, end = self.bytes, self.bytes + len(body)
+        self._data[begin:end] = body
+        self.bytes = end
+        time = int.from_bytes(event[:4], "little")
+        numbers = (begin, end, _ROW_KINDS[kind], transaction, position, time)
+        self._note(*(np.array([number], dtype=np.int64) for number in numbers))
+
+    def _note(self, *columns: Longs) -> None:
+        books = (self._begins, self._ends, self._kinds, self._transactions, self._positions, self._times)
+        for book, column in zip(books, columns, strict=True):
+            book.append(column)
+
+    def _reserve(self, length: int) -> None:
+        if self.bytes + length > len(self._data):
+            grown = np.empty(max(2 * len(self._data), self.bytes + length), dtype=np.uint8)
+            grown[: self.bytes] = self._data[: self.bytes]
+            self._data = grown
+
+    def drain(self, file: int, book: TransactionBook, count: int, limits: tuple[int, int]) -> Iterator[LogBatch]:
+        """Decode all that waits, in batches of at most `limits` rows and bytes, and empty the buffer.
+
+        `count` transactions are in the book; each is listed with the batch in which it ends.
+        """
+        listed = 0
+        kinds, transactions, positions, times = (
+            _joined(book) for book in (self._kinds, self._transactions, self._positions, self._times)
+        )
+        waiting = len(kinds)
+        for rows in self._decoded(kinds, positions, transactions, limits):
+            final = not rows.goes_on and rows.events[-1] == waiting - 1
+            last = count if final else rows.last_transaction + 1
+            yield LogBatch(
+                file, (kinds[rows.events] % walk.VERSION_2).astype(np.int8), positions[rows.events].astype(np.uint64),
+                rows.row, times[rows.events].astype(np.uint32), (transactions[rows.events] - listed).astype(np.uint32),
+                rows.before, rows.after, book.listed(file, listed, last, open_last=rows.goes_on),
+            )  # fmt: skip
+            listed = rows.last_transaction if rows.goes_on else last
+        if listed < count:
+            yield _without_rows(file, self._decoder, book.listed(file, listed, count, open_last=False))
+        self.clear()
+
+    def _decoded(self, kinds: Longs, positions: Longs, transactions: Longs, limits: tuple[int, int]) -> Iterator[_Rows]:
+        begins, ends = _joined(self._begins), _joined(self._ends)
+        state = np.zeros(walk.WALK_STATE_SIZE, dtype=np.int64)
+        state[walk.LAST_POSITION], state[walk.ROW_IN_EVENT] = self._last_row
+        operations = kinds % walk.VERSION_2
+        while state[walk.AT_EVENT] < len(kinds):
+            matrices = self._matrices(limits[0], operations)
+            events, row = np.empty(limits[0], dtype=np.int32), np.empty(limits[0], dtype=np.uint32)
+            count = walk.walk_rows(
+                self._data, begins, ends, kinds, positions, self._decoder.layout, state, limits[1], *matrices, events, row
+            )
+            if count < 0:
+                _refuse(count)
+            if count:
+                images = [matrix[:, :count] for matrix in matrices]
+                chosen = events[:count].astype(np.int64)
+                following = int(state[walk.AT_EVENT])
+                last = int(transactions[chosen[-1]])
+                yield _Rows(
+                    chosen, row[:count], self._image(*images[:2], count), self._image(*images[2:], count),
+                    int(transactions[chosen[0]]), last, following < len(kinds) and transactions[following] == last,
+                )  # fmt: skip
+        self._last_row = (int(state[walk.LAST_POSITION]), int(state[walk.ROW_IN_EVENT]))
+
+    def _matrices(self, rows: int, operations: Longs) -> list[npt.NDArray[np.int32]]:
+        """Offsets and lengths of before and after images; none where no event has such images."""
+        columns = len(self._decoder.layout)
+        found = []
+        for needed in (np.any(operations != walk.INSERT), np.any(operations != walk.DELETE)):
+            width = rows if needed else 0
+            found.append(np.zeros((columns, width), dtype=np.int32))
+            found.append(np.full((columns, width), -1, dtype=np.int32))
+        return found
+
+    def _image(self, offsets: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32], rows: int) -> pa.RecordBatch:
+        if not offsets.shape[1]:
+            return pa.RecordBatch.from_arrays([pa.nulls(rows, f.type) for f in self._decoder.schema], schema=self._decoder.schema)
+        return self._decoder.decode(self._data, offsets, lengths)
+
+
+def _joined(parts: list[Longs]) -> Longs:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+def _without_rows(file: int, decoder: RowDecoder, transactions: tuple[Transaction, ...]) -> LogBatch:
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in decoder.schema], schema=decoder.schema)
+    return LogBatch(
+        file, np.empty(0, np.int8), np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32),
+        np.empty(0, np.uint32), empty, empty, transactions,
+    )  # fmt: skip
+
+
+def _refuse(reason: int) -> None:
+    if reason == walk.PARTIAL_IMAGE:
+        raise LogFormatError(
+            "a row image of the log does not hold every column",
+            detail="A session wrote with binlog_row_image other than FULL.",
+            hint="SET GLOBAL binlog_row_image = FULL, and look for sessions that set their own; then re-snapshot.",
+        )
+    if reason == walk.OTHER_COLUMN_COUNT:
+        raise LogFormatError("a row event of the log has another number of columns than its table")
+    raise LogFormatError("a row event of the log is damaged", detail="A value runs past the end of its event.")

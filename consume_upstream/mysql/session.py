@@ -1,0 +1,53 @@
+"""Which server this is, and small questions asked of it by the text protocol."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pymysql.connections import Connection
+from pymysql.cursors import DictCursor
+
+from consume_upstream.mysql.connection import source_errors
+
+__all__ = ["Cell", "ServerIdentity", "ask", "identify"]
+
+Cell = str | bytes | int | float | None
+Flavour = Literal["mysql", "mariadb"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """Flavour and version decide which statements are sent; `server` is the name offsets carry.
+
+    MySQL has a UUID per data directory. MariaDB has none, but its server id must be unique in a replication topology.
+    """
+
+    flavour: Flavour
+    version: tuple[int, int, int]
+    server: str
+
+    @property
+    def log_status(self) -> str:
+        """The statement that tells the end of the log; MySQL renamed it in 8.2 and took the old name away in 8.4."""
+        renamed = self.flavour == "mysql" and self.version >= (8, 2, 0)
+        return "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS"
+
+
+def ask(connection: Connection, statement: str, values: Sequence[object] = ()) -> list[Mapping[str, Cell]]:
+    """The rows of a small answer, by column name."""
+    with source_errors(f"asking {' '.join(statement.split())[:200]!r}"), connection.cursor(DictCursor) as cursor:
+        cursor.execute(statement, tuple(values) if values else None)
+        return list(cursor.fetchall())
+
+
+def identify(connection: Connection) -> ServerIdentity:
+    text = str(ask(connection, "SELECT VERSION() AS version")[0]["version"])
+    found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)", text)
+    version = (int(found[1]), int(found[2]), int(found[3])) if found else (0, 0, 0)
+    if "mariadb" in text.lower():
+        number = ask(connection, "SELECT @@global.server_id AS id")[0]["id"]
+        return ServerIdentity("mariadb", version, f"server-id-{number}")
+    return ServerIdentity("mysql", version, str(ask(connection, "SELECT @@global.server_uuid AS id")[0]["id"]))

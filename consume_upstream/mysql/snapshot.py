@@ -1,0 +1,76 @@
+"""Reading a key range of the source table as Arrow batches.
+
+Each range is one query and so one read view of its own, opened when the query starts and gone when it ends; no
+transaction is held and nothing is locked. Memory is bounded by one block of the result, whatever the range holds.
+
+A reader that must be slow (a rate limit) asks for `limit` rows at a time and continues `after` the last key it has: a
+result left open while waiting would die of the server's `net_write_timeout`. That the parts of a range come from
+different read views does no harm: all of them were opened after the epoch's visibility was sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pymysql.connections import Connection
+
+from consume_upstream.mysql import sql
+from consume_upstream.mysql.definition import key_index
+from consume_upstream.mysql.resultset import RowDecoder, ZeroDates
+from consume_upstream.mysql.statement import PreparedStatement
+from vnode_backfill.columns import TableDefinition
+from vnode_backfill.keys import KeyRange
+from vnode_backfill.vnode import Key
+
+__all__ = ["SnapshotReader"]
+
+_KEPT_STATEMENTS = 16
+
+
+class SnapshotReader:
+    """Reads ranges of one table over one connection, one at a time. An error leaves the connection closed or in step."""
+
+    def __init__(
+        self, connection: Connection, definition: TableDefinition, *, zero_dates: ZeroDates = "null"
+    ) -> None:
+        self._connection = connection
+        self._definition = definition
+        self.index = key_index(connection, definition)
+        self._decoder = RowDecoder(definition.columns, definition.key, zero_dates)
+        self._key_decoder = RowDecoder(definition.key_columns, definition.key, "error")
+        self._statements: dict[str, PreparedStatement] = {}
+
+    def read_range(
+        self, key_range: KeyRange, *, after: Key | None = None, limit: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The range's rows in key order, all of them or an error. Give the iterator up and the connection is closed."""
+        query = sql.select_range(self._definition, self.index, key_range, after=after, limit=limit)
+        return self._read(query, self._decoder)
+
+    def read_keys(self, query: sql.Query) -> pa.Table:
+        """The key columns that `query` selects; for questions about bounds."""
+        return pa.Table.from_batches(self._read(query, self._key_decoder), self._key_decoder.schema)
+
+    def explain(self, query: sql.Query) -> pa.Table:
+        """The optimiser's answer to an EXPLAIN; its columns and their types differ by server."""
+        stream = self._statement(query.text).execute(query.parameters)
+        decoder = RowDecoder.of_announced(stream.columns)
+        return pa.Table.from_batches([decoder.decode(block) for block in stream], decoder.schema)
+
+    def _read(self, query: sql.Query, decoder: RowDecoder) -> Iterator[pa.RecordBatch]:
+        stream = self._statement(query.text).execute(query.parameters)
+        try:
+            decoder.check(stream.columns)
+            for block in stream:
+                yield decoder.decode(block)
+        finally:
+            stream.close()
+
+    def _statement(self, text: str) -> PreparedStatement:
+        """Ranges share their text, so a statement is prepared once per shape; few shapes are kept."""
+        if text not in self._statements:
+            if len(self._statements) >= _KEPT_STATEMENTS:
+                self._statements.pop(next(iter(self._statements))).close()
+            self._statements[text] = PreparedStatement(self._connection, text)
+        return self._statements[text]

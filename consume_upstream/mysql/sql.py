@@ -1,0 +1,153 @@
+"""Every statement sent about the copied table, built here and nowhere else.
+
+Names are quoted by `quoted`. Values never stand in the text: they are parameters, in the order of the placeholders.
+
+Key conditions are spelled out column by column, because neither server turns a comparison of row values into a range
+of the index. For a key (a, b) "from (x, y) on" is `(a > x) OR (a = x AND b >= y)`, and both servers read just the range.
+
+A text bound is converted to the column's character set and compared under the column's collation by name; otherwise
+the connection's own collation could take part in the comparison, and the index would be neither used nor agreed with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from consume_upstream.mysql.statement import Parameter
+from vnode_backfill.columns import Column, Kind, TableDefinition
+from vnode_backfill.keys import KeyRange
+from vnode_backfill.vnode import Key
+
+__all__ = [
+    "Query", "explain_range", "first_key", "last_key", "quoted", "select_range", "skip_rows", "table_name",
+    "pads_with_spaces", "weight_strings",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """SQL text with placeholders, and the values for them."""
+
+    text: str
+    parameters: tuple[Parameter, ...] = ()
+
+
+def quoted(name: str) -> str:
+    """An identifier as both servers read it, whatever characters it holds."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def table_name(definition: TableDefinition) -> str:
+    return f"{quoted(definition.database)}.{quoted(definition.table)}"
+
+
+def select_range(
+    definition: TableDefinition, index: str, key_range: KeyRange, *, after: Key | None = None, limit: int | None = None
+) -> Query:
+    """The rows of a range in key order; those behind `after` only; at most `limit`."""
+    columns = ", ".join(_canonical(column) for column in definition.columns)
+    return _range_query(definition, index, columns, key_range, after, f" LIMIT {limit}" if limit else "")
+
+
+def explain_range(definition: TableDefinition, index: str, key_range: KeyRange) -> Query:
+    """The optimiser's view of a range; its `rows` comes from a dive into the index, not from statistics."""
+    query = _range_query(definition, index, _key_list(definition), key_range, None, "")
+    return Query(f"EXPLAIN {query.text}", query.parameters)
+
+
+def skip_rows(definition: TableDefinition, index: str, after: Key, rows: int) -> Query:
+    """The key that stands `rows` rows behind `after`: the server skips, one key travels."""
+    return _range_query(
+        definition, index, _key_list(definition), KeyRange(None, None), after, f" LIMIT 1 OFFSET {rows - 1}"
+    )
+
+
+def first_key(definition: TableDefinition, index: str) -> Query:
+    return _range_query(definition, index, _key_list(definition), KeyRange(None, None), None, " LIMIT 1")
+
+
+def last_key(definition: TableDefinition, index: str) -> Query:
+    order = ", ".join(f"{quoted(name)} DESC" for name in definition.key)
+    return Query(f"SELECT {_key_list(definition)} FROM {_source(definition, index)} ORDER BY {order} LIMIT 1")
+
+
+def weight_strings(column: Column, count: int, *, pad_to: int | None) -> str:
+    """The sort keys of `count` values, then their lengths without padding; for the driver's own placeholders.
+
+    `pad_to` is the number of characters for a collation that pads with spaces. Each value is given twice, as UTF-8 bytes.
+    """
+    padded = f" AS CHAR({pad_to})" if pad_to else ""
+    value = _collated(column, "CONVERT(%s USING utf8mb4)")
+    weights = [f"WEIGHT_STRING({value}{padded}) AS w{i}" for i in range(count)]
+    lengths = [f"LENGTH(WEIGHT_STRING({value})) AS n{i}" for i in range(count)]
+    return "SELECT " + ", ".join(weights + lengths)
+
+
+def pads_with_spaces(column: Column) -> str:
+    """Whether trailing spaces are ignored by the column's collation."""
+    return f"SELECT {_collated(column, _text('a'))} = {_collated(column, _text('a '))} AS padded"
+
+
+def _range_query(
+    definition: TableDefinition, index: str, columns: str, key_range: KeyRange, after: Key | None, tail: str
+) -> Query:
+    key = definition.key_columns
+    conditions: list[Query] = []
+    if after is not None:
+        conditions.append(_beyond(key, after, ">", inclusive=False))
+    elif key_range.low is not None:
+        conditions.append(_beyond(key, key_range.low.key, ">", inclusive=True))
+    if key_range.high is not None:
+        conditions.append(_beyond(key, key_range.high.key, "<", inclusive=key_range.closed))
+    where = " WHERE " + " AND ".join(condition.text for condition in conditions) if conditions else ""
+    text = f"SELECT {columns} FROM {_source(definition, index)}{where} ORDER BY {_key_list(definition)}{tail}"
+    return Query(text, tuple(value for condition in conditions for value in condition.parameters))
+
+
+def _beyond(columns: Sequence[Column], bound: Key, sign: str, *, inclusive: bool) -> Query:
+    """`(a > x) OR (a = x AND b > y) OR …`; the last comparison includes its bound if `inclusive`."""
+    cases: list[str] = []
+    parameters: list[Parameter] = []
+    for length in range(1, len(columns) + 1):
+        last = length == len(columns)
+        signs = ["="] * (length - 1) + [sign + ("=" if inclusive and last else "")]
+        terms = [
+            f"{quoted(column.name)} {comparison} {_placeholder(column)}"
+            for column, comparison in zip(columns, signs, strict=False)
+        ]
+        cases.append("(" + " AND ".join(terms) + ")")
+        parameters.extend(bound[:length])
+    return Query("(" + " OR ".join(cases) + ")", tuple(parameters))
+
+
+def _source(definition: TableDefinition, index: str) -> str:
+    # Without the hint a large range of a secondary key would be a scan of the whole table and a sort.
+    return f"{table_name(definition)} FORCE INDEX ({quoted(index)})"
+
+
+def _key_list(definition: TableDefinition) -> str:
+    return ", ".join(quoted(name) for name in definition.key)
+
+
+def _placeholder(column: Column) -> str:
+    return _collated(column, "?") if column.kind is Kind.STRING and column.charset else "?"
+
+
+def _collated(column: Column, text: str) -> str:
+    return f"CONVERT({text} USING {column.charset}) COLLATE {column.collation}"
+
+
+def _text(literal: str) -> str:
+    return f"_utf8mb4'{literal}'"
+
+
+def _canonical(column: Column) -> str:
+    """The column, cast where the protocol's own form would not be the canonical value."""
+    name = quoted(column.name)
+    if column.kind is Kind.TIME:
+        return f"CAST({name} AS CHAR) AS {name}"
+    if column.kind is Kind.DECIMAL and column.precision > 38:
+        # A ZEROFILL column is sent with its leading zeros, which the log does not have.
+        return f"CAST({name} AS DECIMAL({column.precision},{column.scale})) AS {name}"
+    return name

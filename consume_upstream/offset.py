@@ -1,0 +1,174 @@
+"""Where in the source's log something stands, and what a read that starts now is certain to see.
+
+Two different things (a server writes its log *before* the engine commits):
+
+- `CdcOffset` is a point of the log. Offsets of one server are totally ordered by file **number**, position and row:
+  `binlog.1000000` follows `binlog.999999`. A change's position is the *end* of its event, so the half-open slice
+  `(w[N-1], w[N]]` holds exactly the changes whose offset lies in it. A written offset ends a transaction, and a
+  transaction's last event holds no rows, so a change never stands exactly on a boundary.
+- Visibility is what a read that starts now is certain to see. MariaDB tells a position (`VisibleAt`). MySQL tells a set
+  of transactions (`VisibleGtids`), which need not be a prefix of the log: transactions can become visible out of log
+  order. It may only be used as the longest prefix of the log that it contains, because a set with a hole must not
+  drop a later change of a key whose earlier change is outside it. `resolve` finds that prefix while the log is read.
+
+Worked example: the log holds t1 t2 t3, the set is {t1, t3}. The prefix ends before t2. A row read now shows t1 and
+t3; t2 and t3 are kept and applied again, in order: the later one wins, as it did at the source.
+
+Offsets of different servers raise when compared: after a failover a file name means nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from consume_upstream.gtid import GtidSet, MariaDbGtidPosition, parse_gtids
+from vnode_backfill.errors import OffsetError
+
+_VERSION = 1
+_FILE = re.compile(r"(?P<prefix>.+)\.(?P<number>\d+)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class CdcOffset:
+    """A point of one server's log. `gtids` travels along and does not take part in comparisons."""
+
+    server: str
+    prefix: str
+    number: int
+    pos: int
+    row: int = 0
+    gtids: str = field(default="", compare=False)
+
+    @classmethod
+    def at(cls, server: str, file: str, pos: int, *, row: int = 0, gtids: str = "") -> CdcOffset:
+        found = _FILE.match(file)
+        if found is None or pos < 0 or row < 0:
+            raise OffsetError(f"{file!r}:{pos}:{row} is not a log position", hint="Expected e.g. binlog.000003 and 4.")
+        return cls(server, found["prefix"], int(found["number"]), pos, row, gtids)
+
+    @property
+    def file(self) -> str:
+        return f"{self.prefix}.{self.number:06d}"
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return (self.number, self.pos, self.row)
+
+    def _comparable(self, other: CdcOffset) -> None:
+        if self.server != other.server or self.prefix != other.prefix:
+            raise OffsetError(
+                f"offsets {self} and {other} are of different servers",
+                detail=f"The first is of {self.server}, the second of {other.server}.",
+                hint="Positions mean nothing on another server; continue by GTID.",
+            )
+
+    def __lt__(self, other: CdcOffset) -> bool:
+        self._comparable(other)
+        return self.order < other.order
+
+    def __le__(self, other: CdcOffset) -> bool:
+        self._comparable(other)
+        return self.order <= other.order
+
+    def __gt__(self, other: CdcOffset) -> bool:
+        return other < self
+
+    def __ge__(self, other: CdcOffset) -> bool:
+        return other <= self
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.pos}" + (f":{self.row}" if self.row else "")
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {"v": _VERSION, "server": self.server, "file": self.file, "pos": self.pos, "row": self.row,
+             "gtids": self.gtids},
+            sort_keys=True,
+        )  # fmt: skip
+
+    @classmethod
+    def from_json(cls, text: str) -> CdcOffset:
+        try:
+            stored = json.loads(text)
+            if stored["v"] != _VERSION:
+                raise OffsetError(f"offset has the unknown version {stored['v']!r}", detail=text)
+            return cls.at(
+                str(stored["server"]), str(stored["file"]), int(stored["pos"]), row=int(stored["row"]),
+                gtids=str(stored["gtids"]),
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError) as error:
+            raise OffsetError(f"{text[:80]!r} is not a stored offset", detail=str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleAt:
+    """Everything at or below `position` is seen by any read that starts later."""
+
+    position: CdcOffset
+
+    def covers(self, change: CdcOffset) -> bool:
+        return change <= self.position
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleGtids:
+    """The transactions seen by any read that starts later; not yet a prefix of the log."""
+
+    executed: GtidSet
+
+    def covers_transaction(self, gtid: str) -> bool:
+        return self.executed.holds(gtid)
+
+
+Visibility = VisibleAt | VisibleGtids
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedTransaction:
+    """A transaction of the log; all its changes lie above `start`."""
+
+    gtid: str
+    start: CdcOffset
+
+
+def resolve(
+    visibility: Visibility,
+    missing: Iterable[LoggedTransaction],
+    logged: Iterable[LoggedTransaction],
+    written: CdcOffset,
+) -> tuple[VisibleAt, tuple[LoggedTransaction, ...]]:
+    """The longest prefix of the log up to `written` that is visible, and the transactions that end it.
+
+    `missing` is what the previous call left over (a transaction can stay invisible over several epochs), `logged` what
+    was read since, both in log order. A transaction once visible stays so; hence it is enough to remember the missing.
+    """
+    if isinstance(visibility, VisibleAt):
+        return visibility, ()
+    left = tuple(
+        transaction
+        for source in (missing, logged)
+        for transaction in source
+        if not visibility.covers_transaction(transaction.gtid)
+    )
+    return VisibleAt(min((t.start for t in left), default=written, key=lambda start: start.order)), left
+
+
+def visibility_to_json(visibility: Visibility) -> str:
+    if isinstance(visibility, VisibleAt):
+        return json.dumps({"v": _VERSION, "at": visibility.position.to_json()})
+    return json.dumps({"v": _VERSION, "gtids": str(visibility.executed)})
+
+
+def visibility_from_json(text: str) -> Visibility:
+    stored = json.loads(text)
+    if stored.get("v") != _VERSION:
+        raise OffsetError(f"visibility has the unknown version {stored.get('v')!r}", detail=text)
+    if "at" in stored:
+        return VisibleAt(CdcOffset.from_json(stored["at"]))
+    parsed = parse_gtids(stored["gtids"])
+    if isinstance(parsed, MariaDbGtidPosition):
+        raise OffsetError("a MariaDB GTID position is not a visibility", detail=text)
+    return VisibleGtids(parsed)

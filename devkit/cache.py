@@ -1,0 +1,56 @@
+"""Where downloads are kept, and how a folder gets there whole or not at all.
+
+Every clone on a machine shares one cache folder. A folder in it is complete from the moment it has its name: it is
+built beside it under a temporary name and renamed. One lock per cache is held while anything is built, so that two
+clones neither download the same thing twice nor write into one Maven repository at the same time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/vnode-backfill`, else `~/.cache/vnode-backfill`."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "vnode-backfill"
+
+
+def cached(name: str, build: Callable[[Path], None]) -> Path:
+    """The folder `name` of the cache, built by `build(empty folder)` if it is not there yet.
+
+    Calling it again, from any process, only returns the path. A build that fails leaves nothing behind.
+    """
+    target = cache_folder() / name
+    if target.is_dir():
+        return target
+    with _cache_lock():
+        if not target.is_dir():
+            _build(target, build)
+    return target
+
+
+def _build(target: Path, build: Callable[[Path], None]) -> None:
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        build(unfinished)
+        unfinished.chmod(0o755)
+        unfinished.rename(target)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def _cache_lock() -> Iterator[None]:
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    # The kernel drops the lock with the process, so a killed download blocks nobody.
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

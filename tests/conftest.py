@@ -1,0 +1,60 @@
+"""Real servers and a real Spark for the tests that ask for them, each started once per run, when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from pyspark.sql import SparkSession
+
+from devkit.iotdb import IotdbServer
+from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
+from devkit.orders import quote
+from devkit.spark import local_spark
+
+_database_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def mysql_server() -> Iterator[MySqlServer]:
+    with MySqlServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDbServer]:
+    with MariaDbServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=["mysql", "mariadb"])
+def source_server(request: pytest.FixtureRequest) -> SqlServer:
+    """Both servers, one after the other: the tests of the source run on each."""
+    server = request.getfixturevalue(f"{request.param}_server")
+    assert isinstance(server, SqlServer)
+    return server
+
+
+@pytest.fixture
+def database(source_server: SqlServer) -> Iterator[str]:
+    """The name of an empty database on `source_server`, dropped afterwards."""
+    name = f"test_{next(_database_numbers)}"
+    with source_server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {quote(name)}")
+    yield name
+    with source_server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE IF EXISTS {quote(name)}")
+
+
+@pytest.fixture(scope="session")
+def iotdb_server() -> Iterator[IotdbServer]:
+    with IotdbServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = local_spark(warehouse=tmp_path_factory.mktemp("warehouse"))
+    yield session
+    session.stop()

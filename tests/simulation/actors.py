@@ -1,0 +1,287 @@
+"""How a simulated driver performs the coordinator's orders, one small step at a time.
+
+Each order is a generator: every `yield` is a place where the source may move on, another order may run, or the driver may
+die. What is durable lives in `world`; everything else here is lost in a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from consume_upstream import mark as marking
+from consume_upstream import offset as offsets
+from consume_upstream.mark import OUTSIDE, MarkView
+from consume_upstream.offset import CdcOffset
+from progress.state import BackfillState, Intent
+from tests.simulation.source import ModelSource, RowChange
+from tests.simulation.world import BufferedChange, BufferReceipt, ModelSink, ModelStore, ReadReceipt, WrongError
+from vnode_backfill.change import ChangeOp, Mark
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.intent import Sample
+from vnode_backfill.keys import Bound, PlannedRange, SplitPlan, bound_of
+from vnode_backfill.plan import EstimateRows, NextBound, TableFacts, extend_plan, make_plan, plan_bounds
+from vnode_backfill.protocol import (
+    Action,
+    BufferChanges,
+    ChangesBuffered,
+    CommitEpoch,
+    CommitReceipts,
+    EpochMerged,
+    EpochRestarted,
+    Event,
+    ExtendPlan,
+    InjectBarrier,
+    MergeEpoch,
+    PlanExtended,
+    RangeReceipt,
+    RangesRead,
+    ReadRanges,
+    ReceiptsCommitted,
+    RestartEpoch,
+    Sampled,
+    SampleSource,
+    StateCommitted,
+    Stop,
+    TrimBuffer,
+)
+from vnode_backfill.vnode import KeyKind, KeyPart, VnodeId
+
+PARTS = (KeyPart("id", KeyKind.INT),)
+BOUNDS: dict[int, Bound] = {key: bound_of(PARTS, (key,)) for key in range(200)}
+Steps = Iterator[Event | None]
+
+
+@dataclass
+class Driver:
+    """One life of a driver: `saved` is the state it has loaded or committed last."""
+
+    random: Random
+    source: ModelSource
+    sink: ModelSink
+    store: ModelStore
+    job: str
+    saved: BackfillState
+    plan: SplitPlan
+
+    def app(self, name: str) -> str:
+        return f"{self.job}/{name}"
+
+    def perform(self, action: Action) -> Steps:
+        match action:
+            case ReadRanges():
+                return self.read_ranges(action)
+            case BufferChanges():
+                return self.buffer_changes(action)
+            case MergeEpoch():
+                return self.merge(action)
+            case CommitReceipts():
+                return self.commit_receipts(action)
+            case SampleSource():
+                return self.sample(action)
+            case CommitEpoch():
+                return self.commit(action)
+            case ExtendPlan():
+                return self.extend(action)
+            case TrimBuffer(upto=upto):
+                return self.trim(upto)
+            case RestartEpoch():
+                return iter((EpochRestarted(),))
+            case InjectBarrier() | Stop():
+                return iter(())
+
+    def read_ranges(self, action: ReadRanges) -> Steps:
+        """Read what is planned, some of it perhaps not; what landed before a crash is not read again."""
+        epoch = action.barrier.epoch
+        landed = {name: self.sink.landed.get((self.app(name), epoch)) for name in ("append", "replace")}
+        receipts = [r for held in landed.values() if held for r in held]
+        left = [
+            o for lane in action.lanes for o in lane if landed["replace" if o in action.replaces else "append"] is None
+        ]
+        self.random.shuffle(left)
+        for ordinal in left:
+            yield None
+            if self.random.random() < 0.2:
+                continue
+            receipts.append(ReadReceipt(ordinal, ()))
+            keys = sorted(self.held(self.ranges[ordinal]))
+            cut = self.random.randrange(len(keys) + 1)
+            rows = dict(self.source.read(frozenset(keys[:cut])))
+            yield None
+            rows |= self.source.read(frozenset(keys[cut:]))
+            receipts[-1] = ReadReceipt(ordinal, tuple(sorted(rows.items())))
+        self.read = tuple(receipts)
+        yield None
+        yield RangesRead(epoch, range_receipts(receipts), action.barrier.attempt)
+
+    def commit_receipts(self, action: CommitReceipts) -> Steps:
+        epoch = action.barrier.epoch
+        appended = tuple(r for r in self.read if r.ordinal not in action.replaces)
+        replaced = tuple(r for r in self.read if r.ordinal in action.replaces)
+        yield None
+        landed = [*self.sink.append(self.app("append"), epoch, appended)]
+        yield None
+        held = {r.ordinal: self.held(self.ranges[r.ordinal]) for r in replaced}
+        landed += self.sink.replace(self.app("replace"), epoch, replaced, held)
+        yield None
+        yield ReceiptsCommitted(epoch, range_receipts(landed), action.barrier.attempt)
+
+    def buffer_changes(self, action: BufferChanges) -> Steps:
+        intent, epoch = action.intent, action.intent.epoch
+        yield None
+        receipt = self.store.buffered.get((self.app("buffer"), epoch))
+        if receipt is None:
+            logged = self.source.logged_transactions(action.after, intent.written)
+            visible, missing = offsets.resolve(intent.visible, self.saved.missing, logged, intent.written)
+            plan = self.plan.at(intent.plan_generation)
+            view = marking.upstream_view(self.saved, plan, visible)
+            kept = self.kept(action.after, intent, plan, view)
+            receipt = BufferReceipt(visible, missing, len(kept))
+            self.store_changes(epoch, kept, receipt)
+        yield None
+        yield ChangesBuffered(epoch, receipt.visible, receipt.missing, receipt.kept, action.barrier.attempt)
+
+    def store_changes(self, epoch: Epoch, kept: list[tuple[BufferedChange, Mark]], receipt: BufferReceipt) -> None:
+        self.store.append(self.app("buffer"), epoch, [change for change, _ in kept], receipt)
+
+    def kept(
+        self, after: CdcOffset, intent: Intent, plan: SplitPlan, view: MarkView
+    ) -> list[tuple[BufferedChange, Mark]]:
+        kept: list[tuple[BufferedChange, Mark]] = []
+        for transaction in self.source.slice(after, intent.written):
+            for row in transaction.changes:
+                for key, op, half in halves(row):
+                    position, vnode = place(plan, key)
+                    verdict = marking.mark(view, position, vnode, row.offset)
+                    if verdict is not Mark.DROP:
+                        kept.append((BufferedChange(key, op, row.value, row.offset, half, vnode), verdict))
+        return kept
+
+    def merge(self, action: MergeEpoch) -> Steps:
+        yield None
+        assert self.saved.intent is not None
+        plan = self.plan.at(self.saved.intent.plan_generation)
+        changes = self.changes_to_merge(action, plan)
+        yield None
+        self.sink.merge(self.app("merge"), action.barrier.epoch, changes)
+        yield None
+        yield EpochMerged(action.barrier.epoch, len(changes), action.barrier.attempt)
+
+    def changes_to_merge(self, action: MergeEpoch, plan: SplitPlan) -> list[BufferedChange]:
+        applied = {v.vnode: v.applied for v in action.vnodes}
+        view = marking.merge_view(self.saved, plan)
+        last: dict[int, BufferedChange] = {}
+        for change in self.store.buffer:
+            position, vnode = self.place_buffered(plan, change)
+            if vnode not in applied or not applied[vnode] < change.offset or change.offset > action.upto:
+                continue
+            if marking.mark(view, position, vnode, change.offset) is Mark.DROP:
+                continue
+            if change.key not in last or last[change.key].order < change.order:
+                last[change.key] = change
+        return list(last.values())
+
+    def place_buffered(self, plan: SplitPlan, change: BufferedChange) -> tuple[int, VnodeId]:
+        return place(plan, change.key)
+
+    def sample(self, action: SampleSource) -> Steps:
+        yield None
+        if self.random.random() < 0.5:
+            written = self.source.written_offset()
+            yield None
+            visible = self.source.visible_offset()
+        else:
+            visible = self.source.visible_offset()
+            yield None
+            written = self.source.written_offset()
+        yield Sampled(Sample(written, visible, self.random.randrange(12)), action.ticket)
+
+    def commit(self, action: CommitEpoch) -> Steps:
+        yield None
+        self.store.commit(action.state)
+        yield None
+        yield StateCommitted(action.state.revision)
+
+    def extend(self, action: ExtendPlan) -> Steps:
+        yield None
+        plan = extended(self.plan.at(action.generation), self.source, self.sink)
+        self.store.plans[plan.generation] = plan
+        yield None
+        yield PlanExtended(plan)
+
+    def trim(self, upto: CdcOffset) -> Steps:
+        self.store.trim(upto)
+        yield None
+
+    @property
+    def ranges(self) -> dict[int, PlannedRange]:
+        return {planned.ordinal: planned for planned in self.plan.ranges}
+
+    def held(self, planned: PlannedRange) -> frozenset[int]:
+        return frozenset(k for k in range(self.source.keys) if planned.range.holds(BOUNDS[k].order))
+
+
+def range_receipts(receipts: list[ReadReceipt]) -> tuple[RangeReceipt, ...]:
+    return tuple(RangeReceipt(receipt.ordinal, len(receipt.rows)) for receipt in receipts)
+
+
+def halves(row: RowChange) -> list[tuple[int, ChangeOp, int]]:
+    """A change of the key is a delete of the old one and an insert of the new one."""
+    if row.old_key is None and row.new_key is not None:
+        return [(row.new_key, ChangeOp.INSERT, 1)]
+    if row.new_key is None and row.old_key is not None:
+        return [(row.old_key, ChangeOp.DELETE, 0)]
+    if row.old_key is None or row.new_key is None:
+        raise WrongError(f"a change without a key: {row}")
+    if row.old_key == row.new_key:
+        return [(row.new_key, ChangeOp.UPDATE, 1)]
+    return [(row.old_key, ChangeOp.DELETE, 0), (row.new_key, ChangeOp.INSERT, 1)]
+
+
+def place(plan: SplitPlan, key: int) -> tuple[int, VnodeId]:
+    order = BOUNDS[key].order
+    found = plan.find(order)
+    position = OUTSIDE if found is None else plan.ranges.index(found)
+    return position, plan.vnode_of((key,), order)
+
+
+def planned(source: ModelSource, vnode_count: int, target: int) -> SplitPlan:
+    """The real planner, its questions answered by what a query sees."""
+    keys = sorted(source.visible)
+    if not keys:
+        return make_plan(PARTS, (), vnode_count)
+    facts = TableFacts(PARTS, BOUNDS[keys[0]], BOUNDS[keys[-1]], len(keys), 10)
+    asking = plan_bounds(facts, target)
+    try:
+        question = next(asking)
+        while True:
+            question = asking.send(answer(question, keys))
+    except StopIteration as stop:
+        return make_plan(PARTS, stop.value, vnode_count)
+
+
+def answer(question: EstimateRows | NextBound, keys: list[int]) -> int | Bound | None:
+    if isinstance(question, EstimateRows):
+        return sum(question.low <= BOUNDS[k] < question.high for k in keys)
+    beyond = [k for k in keys if BOUNDS[k] > question.after]
+    return BOUNDS[beyond[question.rows - 1]] if len(beyond) >= question.rows else None
+
+
+def extended(plan: SplitPlan, source: ModelSource, sink: ModelSink) -> SplitPlan:
+    """One more generation over the keys outside the plan that source or sink hold, one range on each side."""
+    outside = sorted(k for k in {*source.visible, *sink.rows} if plan.find(BOUNDS[k].order) is None)
+    if not outside:
+        return plan
+    if not plan.ranges:
+        return extend_plan(plan, above=((BOUNDS[outside[0]], len(outside)), (BOUNDS[outside[-1]], 0)))
+    low, high = plan.ranges[0].range.low, plan.ranges[-1].range.high
+    assert low is not None
+    assert high is not None
+    below = [k for k in outside if BOUNDS[k] < low]
+    above = [k for k in outside if BOUNDS[k] > high]
+    return extend_plan(
+        plan,
+        below=((BOUNDS[below[0]], len(below)), (low, 0)) if below else (),
+        above=((BOUNDS[above[0]], len(above)), (BOUNDS[above[-1]], 0)) if above else (),
+    )

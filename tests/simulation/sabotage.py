@@ -1,0 +1,307 @@
+"""The ways to break the protocol, one rule at a time: a simulator that cannot fail proves nothing.
+
+Each sabotage takes one rule away, either from the simulated driver (by a subclass) or from the protocol's own functions (for the
+length of a run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+from consume_upstream import mark as marking
+from consume_upstream import offset as offsets
+from consume_upstream.mark import MarkView
+from consume_upstream.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt
+from progress import state as states
+from progress.state import BackfillState, Intent, Phase, VnodeState
+from tests.simulation import actors
+from tests.simulation.actors import Driver, Steps
+from tests.simulation.simulator import Simulation
+from tests.simulation.world import BufferedChange, BufferReceipt, ReadReceipt
+from vnode_backfill import coordinator, intent, protocol
+from vnode_backfill.change import ChangeOp, Mark
+from vnode_backfill.epoch import Barrier, BarrierKind, Epoch
+from vnode_backfill.keys import PlannedRange, SplitPlan
+from vnode_backfill.plan import make_plan
+from vnode_backfill.protocol import BufferChanges, CommitReceipts, ReadRanges, Sampled, SampleSource
+from vnode_backfill.vnode import VnodeId
+
+Patch = tuple[ModuleType, str, object]
+
+
+@dataclass(frozen=True)
+class Sabotage:
+    """A rule taken away: patched functions, another driver, or another course of the run."""
+
+    driver: type[Driver] = Driver
+    simulation: type[Simulation] = Simulation
+    patches: tuple[Patch, ...] = ()
+
+    def catches(self, seeds: range) -> int | None:
+        """The first seed at which the run fails, or None if the sabotage went unnoticed."""
+        with self.in_force():
+            for seed in seeds:
+                try:
+                    self.simulation(seed, make_driver=self.driver).run()
+                except AssertionError:
+                    return seed
+        return None
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        with ExitStack() as undo:
+            for module, name, value in self.patches:
+                undo.callback(setattr, module, name, getattr(module, name))
+                setattr(module, name, value)
+            yield
+
+
+def _nothing_dropped(state: BackfillState, plan: SplitPlan) -> MarkView:
+    return MarkView.of([(-1, -1)] * len(plan.ranges), state)
+
+
+def _one_mark_per_vnode(state: BackfillState, plan: SplitPlan) -> MarkView:
+    view = _merge_view(state, plan)
+    lows: dict[VnodeId, tuple[int, int]] = {}
+    for planned, file, pos in zip(plan.ranges, view.file, view.pos, strict=False):
+        lows[planned.vnode] = max(lows.get(planned.vnode, (-1, -1)), (int(file), int(pos)))
+    return MarkView.of([lows[planned.vnode] for planned in plan.ranges], state)
+
+
+_merge_view = marking.merge_view
+_upstream_view = marking.upstream_view
+_readable = intent._readable
+_rescaled = intent._rescaled
+_set_back = intent._set_back
+_work = coordinator._work
+
+
+def _outside_too(state: BackfillState, plan: SplitPlan, visible: VisibleAt) -> MarkView:
+    view = _upstream_view(state, plan, visible)
+    view.file[-1], view.pos[-1] = visible.position.number, visible.position.pos
+    return view
+
+
+def _written_prefix(
+    visibility: Visibility, missing: object, logged: object, written: CdcOffset
+) -> tuple[VisibleAt, tuple[LoggedTransaction, ...]]:
+    return VisibleAt(written), ()
+
+
+def _with_holes(
+    visibility: Visibility, missing: tuple[LoggedTransaction, ...], logged: list[LoggedTransaction], written: CdcOffset
+) -> tuple[VisibleAt, tuple[LoggedTransaction, ...]]:
+    """The end of the last visible transaction, whatever is missing before it."""
+    if isinstance(visibility, VisibleAt):
+        return visibility, ()
+    last = next((t for t in reversed(logged) if visibility.covers_transaction(t.gtid)), None)
+    if last is None:
+        return offsets_resolve(visibility, missing, logged, written)
+    later = [t.start for t in logged if t.start > last.start]
+    return VisibleAt(min(later, key=lambda s: s.order, default=written)), ()
+
+
+offsets_resolve = offsets.resolve
+
+
+def _merge_too_early(vnode: VnodeState, chosen: Intent) -> bool:
+    return vnode.complete is not None and vnode.complete + 1 <= chosen.epoch
+
+
+def _merge_past_the_buffer(state: BackfillState, chosen: Intent) -> CdcOffset:
+    return chosen.written
+
+
+def _readable_without_floor(state: BackfillState, plan: SplitPlan, vnode: VnodeState) -> list[PlannedRange]:
+    return _readable(state, plan, replace(vnode, floor=None))
+
+
+def _applied_reset(vnode: VnodeState, ordinals: frozenset[int], floor: CdcOffset) -> VnodeState:
+    return replace(_set_back(vnode, ordinals, floor), applied=CdcOffset(floor.server, floor.prefix, 1, 4))
+
+
+def _state_reset(state: BackfillState, plan: SplitPlan, request: states.Request) -> BackfillState:
+    """A vnode that moves starts its snapshot again, as if it had no state."""
+    after = _rescaled(state, plan, request)
+    vnodes = tuple(
+        v if v.complete is None or not v.reads or state.worker_of(v.vnode) == after.worker_of(v.vnode)
+        else replace(v, phase=Phase.PENDING, reads=(), complete=None)
+        for v in after.vnodes
+    )  # fmt: skip
+    return replace(after, vnodes=vnodes)
+
+
+def _open_last_range(vnode_plan: Callable[..., SplitPlan]) -> Callable[..., SplitPlan]:
+    def make(*arguments: object) -> SplitPlan:
+        plan = vnode_plan(*arguments)
+        if len(plan.ranges) < 2:
+            return plan
+        last = plan.ranges[-1]
+        return replace(plan, ranges=(*plan.ranges[:-1], replace(last, range=replace(last.range, closed=False))))
+
+    return make
+
+
+class _ForwardsStraight(Driver):
+    def store_changes(self, epoch: Epoch, kept: list[tuple[BufferedChange, Mark]], receipt: BufferReceipt) -> None:
+        for change, verdict in kept:
+            if verdict is Mark.FORWARD:
+                if change.op is ChangeOp.DELETE:
+                    self.sink.rows.pop(change.key, None)
+                else:
+                    self.sink.rows[change.key] = change.value
+        super().store_changes(epoch, [pair for pair in kept if pair[1] is not Mark.FORWARD], receipt)
+
+
+class _TrustsStoredVnode(Driver):
+    def place_buffered(self, plan: SplitPlan, change: BufferedChange) -> tuple[int, VnodeId]:
+        return super().place_buffered(plan, change)[0], VnodeId(change.vnode)
+
+
+class _DropsDeletes(Driver):
+    def store_changes(self, epoch: Epoch, kept: list[tuple[BufferedChange, Mark]], receipt: BufferReceipt) -> None:
+        done = {v.vnode for v in self.saved.vnodes if v.phase is Phase.LIVE}
+        held = [p for p in kept if p[0].op is not ChangeOp.DELETE or p[0].vnode in done]
+        super().store_changes(epoch, held, receipt)
+
+
+class _SamplesEarly(Driver):
+    """Answers with the written offset as it was before the epoch's reads began."""
+
+    def read_ranges(self, action: ReadRanges) -> Steps:
+        self.early = self.source.written_offset()
+        yield from super().read_ranges(action)
+
+    def sample(self, action: SampleSource) -> Steps:
+        for event in super().sample(action):
+            if isinstance(event, Sampled) and not action.idle and hasattr(self, "early"):
+                event = replace(event, sample=replace(event.sample, written=max(self.early, self.saved.written)))
+            yield event
+
+
+class _OneTransactionId(Driver):
+    def app(self, name: str) -> str:
+        return f"{self.job}/snapshot" if name in ("append", "replace") else super().app(name)
+
+
+class _NamedNotNumbered(Driver):
+    def app(self, name: str) -> str:
+        return f"the-job/{name}"
+
+
+class _AppendsReread(Driver):
+    def commit_receipts(self, action: CommitReceipts) -> Steps:
+        return super().commit_receipts(replace(action, replaces=frozenset()))
+
+
+class _ReadsTwice(Driver):
+    """Reads again what had landed, and appends it again under a new id."""
+
+    def app(self, name: str) -> str:
+        if name == "append":
+            return f"{self.job}/append/{id(self)}"
+        return super().app(name)
+
+
+class _CountsUnread(Driver):
+    def read_ranges(self, action: ReadRanges) -> Steps:
+        for event in super().read_ranges(action):
+            if isinstance(event, protocol.RangesRead):
+                known = {r.ordinal for r in event.receipts}
+                unread = tuple(protocol.RangeReceipt(o, 0) for lane in action.lanes for o in lane if o not in known)
+                event = replace(event, receipts=(*event.receipts, *unread))
+                self.read = (*self.read, *(ReadReceipt(r.ordinal, ()) for r in unread))
+            yield event
+
+
+class _ReportsBeforeWriting(Driver):
+    """Reports the buffer as written and writes it only when the next epoch begins."""
+
+    late: list[Callable[[], None]]
+
+    def buffer_changes(self, action: BufferChanges) -> Steps:
+        for write in getattr(self, "late", []):
+            write()
+        self.late = []
+        yield from super().buffer_changes(action)
+
+    def store_changes(self, epoch: Epoch, kept: list[tuple[BufferedChange, Mark]], receipt: BufferReceipt) -> None:
+        self.late.append(lambda: Driver.store_changes(self, epoch, kept, receipt))
+
+
+class _ResamplesOnReplay(Simulation):
+    def _recover(self) -> None:
+        state = self.store.state
+        if state.intent is not None:
+            fresh = replace(state.intent, written=self.source.written_offset(), visible=self.source.visible_offset())
+            self.store.states[-1] = replace(state, intent=fresh)
+        super()._recover()
+
+
+class _FirstOffsetWritten(Simulation):
+    def _first_offset(self) -> VisibleAt:
+        return VisibleAt(self.source.written_offset())
+
+
+class _FirstOffsetAfterPlan(Simulation):
+    """Plans first, and asks for the first offset afterwards."""
+
+    def _create(self, job: str) -> None:
+        self._early_plan = actors.planned(self.source, self.vnode_count, 3)
+        self._traffic(6)
+        with Sabotage(patches=((_simulator(), "planned", lambda *_: self._early_plan),)).in_force():
+            super()._create(job)
+
+
+def _simulator() -> ModuleType:
+    from tests.simulation import simulator
+
+    return simulator
+
+
+def _initial_takes_a_number(state: coordinator.Coordinator) -> coordinator.Decision:
+    """A recovery numbers its epoch anew, so that effects which had landed are not recognised."""
+    if state.saved.intent is not None:
+        later = replace(state.saved.intent, epoch=Epoch(state.saved.intent.epoch + 1))
+        state = replace(state, saved=replace(state.saved, intent=later, epoch=Epoch(state.saved.epoch + 1)))
+        state, actions = _work(state)
+        return state, (protocol.InjectBarrier(Barrier(state.saved.epoch, BarrierKind.INITIAL)), *actions)
+    return _start(state)
+
+
+_start = coordinator._start
+
+SABOTAGES: dict[str, Sabotage] = {
+    "rule 1: merge does not mark again": Sabotage(patches=((marking, "merge_view", _nothing_dropped),)),
+    "rule 1: one low mark per vnode": Sabotage(patches=((marking, "merge_view", _one_mark_per_vnode),)),
+    "rule 2: first offset is the written one": Sabotage(simulation=_FirstOffsetWritten),
+    "rule 2: first offset sampled after the plan": Sabotage(simulation=_FirstOffsetAfterPlan),
+    "rule 3: a replay samples again": Sabotage(simulation=_ResamplesOnReplay),
+    "rule 4: written offset sampled before reads end": Sabotage(driver=_SamplesEarly),
+    "rule 5: a vnode merges one epoch too early": Sabotage(patches=((intent, "mergeable", _merge_too_early),)),
+    "rule 5: merge goes past the buffer": Sabotage(
+        patches=((intent, "merge_bound", _merge_past_the_buffer), (coordinator, "merge_bound", _merge_past_the_buffer))
+    ),
+    "rule 6: a visibility with holes": Sabotage(patches=((offsets, "resolve", _with_holes),)),
+    "rule 7: changes outside the plan are dropped": Sabotage(patches=((marking, "upstream_view", _outside_too),)),
+    "rule 8: the stored vnode decides": Sabotage(driver=_TrustsStoredVnode),
+    "rule 9: a range is read again at once": Sabotage(patches=((intent, "_readable", _readable_without_floor),)),
+    "rule 9: applied is reset": Sabotage(patches=((intent, "_set_back", _applied_reset),)),
+    "rule 9: a range read again is appended": Sabotage(driver=_AppendsReread),
+    "rule 10: appends and replacements share an id": Sabotage(driver=_OneTransactionId),
+    "rule 10: ids carry the name, not the job": Sabotage(driver=_NamedNotNumbered),
+    "rule 11: forwarded changes skip the buffer": Sabotage(driver=_ForwardsStraight),
+    "rule 12: Initial takes an epoch number": Sabotage(patches=((coordinator, "_start", _initial_takes_a_number),)),
+    "rule 12: the last range leaves out the maximum": Sabotage(
+        patches=((actors, "make_plan", _open_last_range(make_plan)),)
+    ),
+    "low watermark from the written offset": Sabotage(patches=((offsets, "resolve", _written_prefix),)),
+    "a delete dropped for an unfinished vnode": Sabotage(driver=_DropsDeletes),
+    "offset committed before the buffer": Sabotage(driver=_ReportsBeforeWriting),
+    "a vnode's state reset by a rescale": Sabotage(patches=((intent, "_rescaled", _state_reset),)),
+    "a range read twice": Sabotage(driver=_ReadsTwice),
+    "an unread range counted as read": Sabotage(driver=_CountsUnread),
+}

@@ -1,0 +1,214 @@
+"""One random history of a job: traffic, crashes at every action boundary, failures, requests; and what must hold throughout.
+
+Checked after every commit: each live vnode's rows in the sink are the source's rows at the vnode's applied offset. Checked at
+the end, when the traffic has stopped and the job has stopped at a SyncCheckpoint: sink and source are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from consume_upstream.offset import VisibleAt
+from progress.state import BackfillState, Phase, Request, RequestKind, new_state
+from tests.simulation.actors import Driver, Steps, place, planned
+from tests.simulation.source import Flavour, ModelSource
+from tests.simulation.world import ModelSink, ModelStore, WrongError
+from vnode_backfill.bitmap import split_evenly
+from vnode_backfill.coordinator import Coordinator, Stage, decide
+from vnode_backfill.errors import BackfillError, SourceLostError
+from vnode_backfill.keys import SplitPlan
+from vnode_backfill.protocol import Action, ActorFailed, Event, RequestArrived, RestartEpoch, Started
+from vnode_backfill.vnode import VnodeId
+
+
+@dataclass
+class Outstanding:
+    action: Action
+    steps: Steps
+
+
+@dataclass
+class Simulation:
+    """A whole run from one seed. `story` is what happened, printed when it fails."""
+
+    seed: int
+    make_driver: type[Driver] = Driver
+    story: list[str] = field(default_factory=list)
+    crashes: int = 0
+    commits: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+        flavour: Flavour = "mysql" if self.random.random() < 0.5 else "mariadb"
+        self.source = ModelSource(self.random, flavour, keys=self.random.choice((12, 30, 60)))
+        self.vnode_count = self.random.choice((1, 2, 4, 7))
+        self.sink, self.store = ModelSink(), ModelStore()
+        self.outstanding: list[Outstanding] = []
+        self.requests: list[Request] = []
+
+    def run(self) -> None:
+        """Raises `WrongError` or a law's error with the story attached."""
+        try:
+            self._traffic(self.random.randrange(40))
+            self._recreate_once_more()
+            self._create("job-2")
+            self._live_through(self.random.randrange(60, 320))
+            self._finish()
+        except (WrongError, BackfillError, AssertionError, KeyError, IndexError) as error:
+            tail = "\n".join(self.story[-120:])
+            raise WrongError(f"seed {self.seed}: {type(error).__name__}: {error}\n{tail}") from error
+
+    def _traffic(self, steps: int) -> None:
+        for _ in range(steps):
+            self._say(self.source.step())
+
+    def _recreate_once_more(self) -> None:
+        """Sometimes a job of the same name ran before, was dropped, and its target emptied."""
+        if self.random.random() < 0.2:
+            self._create("job-1")
+            self._live_through(60)
+            self.sink.rows.clear()
+            self.sink.applied.clear()
+            self.store = ModelStore()
+            self.outstanding.clear()
+            self.requests.clear()
+
+    def _create(self, job: str) -> None:
+        self.job = job
+        first = self._first_offset()
+        if self.random.random() < 0.7:
+            self._traffic(self.random.randrange(4))
+        plan = planned(self.source, self.vnode_count, self.random.choice((1, 3, 6)))
+        workers = self.random.randrange(1, self.vnode_count + 1)
+        self.store.plans[0] = plan
+        self.store.commit(new_state(first, plan, split_evenly(self.vnode_count, workers)))
+        self._say(f"created {job}: {len(plan.ranges)} ranges, {self.vnode_count} vnodes, first {first.position}")
+        self._recover()
+
+    def _first_offset(self) -> VisibleAt:
+        return self.source.visible_prefix()
+
+    def _plan_of(self, state: BackfillState) -> SplitPlan:
+        known = [g for g in self.store.plans if g <= state.plan_generation]
+        return self.store.plans[max(known)]
+
+    def _recover(self) -> None:
+        self.outstanding.clear()
+        state = self.store.state
+        plan = self._plan_of(state)
+        self.driver = self.make_driver(self.random, self.source, self.sink, self.store, self.job, state, plan)
+        self.coordinator = Coordinator(saved=state, plan=plan, attempts_allowed=1000)
+        self._happen(Started())
+        acknowledged = {a.request for a in state.acknowledged}
+        for request in self.requests:
+            if request.id not in acknowledged and request.kind is not RequestKind.STOP:
+                self._happen(RequestArrived(request))
+
+    def _happen(self, event: Event) -> None:
+        before = self.coordinator.saved
+        self.coordinator, actions = decide(self.coordinator, event)
+        self._say(f"{type(event).__name__} -> {self.coordinator.stage} {[type(a).__name__ for a in actions]}")
+        if self.coordinator.saved is not before:
+            self.driver.saved, self.driver.plan = self.coordinator.saved, self.coordinator.plan
+            self.commits += 1
+            self._check_live_vnodes()
+        for action in actions:
+            if isinstance(action, RestartEpoch):
+                self.outstanding.clear()
+            self.outstanding.append(Outstanding(action, self.driver.perform(action)))
+
+    def _live_through(self, steps: int) -> None:
+        for _ in range(steps):
+            dice = self.random.random()
+            if dice < 0.35:
+                self._say(self.source.step())
+            elif dice < 0.37:
+                self._crash()
+            elif dice < 0.385:
+                self._fail()
+            elif dice < 0.41:
+                self._ask(self._request())
+            else:
+                self._step()
+
+    def _step(self) -> None:
+        if not self.outstanding:
+            self._crash()
+            return
+        chosen = self.random.choice(self.outstanding)
+        try:
+            event = next(chosen.steps)
+        except StopIteration:
+            self.outstanding.remove(chosen)
+            return
+        if event is not None:
+            self.outstanding.remove(chosen)
+            self._happen(event)
+
+    def _crash(self) -> None:
+        self.crashes += 1
+        self._say("CRASH")
+        self._recover()
+
+    def _fail(self) -> None:
+        if self.coordinator.stage not in (Stage.RETRYING, Stage.STOPPED):
+            self._happen(ActorFailed(SourceLostError("lost"), self.coordinator.attempt))
+
+    def _ask(self, request: Request) -> None:
+        """Requests are durable: one that was not acknowledged is found again after a crash."""
+        self.requests.append(request)
+        self._say(str(request))
+        self._happen(RequestArrived(request))
+
+    def _request(self) -> Request:
+        number, pick = len(self.requests) + 1, self.random
+        kind = pick.choice((*RequestKind, RequestKind.RESNAPSHOT, RequestKind.RESCALE))
+        match kind:
+            case RequestKind.RESCALE:
+                return Request(number, kind, workers=pick.randrange(1, self.vnode_count + 1))
+            case RequestKind.RATE_LIMIT:
+                return Request(number, kind, rows_per_second=pick.choice((None, 0, 5)))
+            case RequestKind.RESNAPSHOT:
+                vnodes = frozenset({VnodeId(pick.randrange(self.vnode_count))})
+                return Request(number, kind, vnodes=vnodes, extend=pick.random() < 0.5)
+            case _:
+                return Request(number, kind)
+
+    def _finish(self) -> None:
+        """Stop the traffic, let the job go live, stop it, and compare."""
+        self.source.settle()
+        for kind in (RequestKind.RESUME, RequestKind.RATE_LIMIT):
+            self._ask(Request(len(self.requests) + 1, kind))
+        self._until(lambda: self.coordinator.saved.is_live and self.coordinator.stage is Stage.IDLE)
+        self._ask(Request(len(self.requests) + 1, RequestKind.STOP))
+        self._until(lambda: self.coordinator.stage is Stage.STOPPED)
+        state = self.coordinator.saved
+        if not state.is_live or state.vnodes[0].applied != self.source.written_offset():
+            raise WrongError(f"stopped at {state.vnodes[0].applied}, the source is at {self.source.written_offset()}")
+        if self.sink.rows != self.source.visible:
+            raise WrongError(f"sink {self.sink.rows}\nsource {self.source.visible}")
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        for _ in range(20_000):
+            if done():
+                return
+            if self.coordinator.stage is Stage.STOPPED:
+                self._crash()
+            self._step()
+        raise WrongError(f"never got there: {self.coordinator.stage} {self.coordinator.saved}")
+
+    def _check_live_vnodes(self) -> None:
+        state, plan = self.coordinator.saved, self.coordinator.current_plan
+        live = {v.vnode: self.source.table_at(v.applied) for v in state.vnodes if v.phase is Phase.LIVE}
+        for key in range(self.source.keys):
+            vnode = place(plan, key)[1]
+            if vnode in live and self.sink.rows.get(key) != live[vnode].get(key):
+                raise WrongError(
+                    f"key {key} of live vnode {vnode}: sink {self.sink.rows.get(key)}, source at "
+                    f"{state.vnodes[vnode].applied} {live[vnode].get(key)}"
+                )
+
+    def _say(self, line: str) -> None:
+        self.story.append(line)

@@ -1,0 +1,185 @@
+"""A model source: a table, a log that is written before its changes are visible, and the two questions asked of it.
+
+Row locks are modelled: a key touched by a transaction that is logged but not visible cannot be touched by another one.
+Visibility may come out of log order (`mysql`), or in log order (`mariadb`), and may lag over many epochs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+from consume_upstream.gtid import GtidSet
+from consume_upstream.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt, VisibleGtids
+from vnode_backfill.change import ChangeOp
+
+Flavour = Literal["mysql", "mariadb"]
+Table = dict[int, int]
+SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """One row of a row event: the key before and after (None where there is none) and the new value."""
+
+    op: ChangeOp
+    offset: CdcOffset
+    old_key: int | None
+    new_key: int | None
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    gtid: str
+    start: CdcOffset
+    end: CdcOffset
+    changes: tuple[RowChange, ...]
+
+    @property
+    def keys(self) -> frozenset[int]:
+        return frozenset(k for c in self.changes for k in (c.old_key, c.new_key) if k is not None)
+
+
+class ModelSource:
+    """The source of one run; every random choice comes from `random`."""
+
+    def __init__(self, random: Random, flavour: Flavour, keys: int) -> None:
+        self.random, self.flavour, self.keys = random, flavour, keys
+        self.logged: Table = {}
+        self.visible: Table = {}
+        self.log: list[Transaction] = []
+        self.unseen: list[Transaction] = []
+        self.history: list[tuple[tuple[int, int, int], Table]] = [((1, 4, 0), {})]
+        self._number, self._pos, self._value = 1, 4, 0
+        self._stalled: set[str] = set()
+        self._stall = random.choice((0.0, 0.1, 0.3))
+
+    def offset(self, pos: int, row: int = 0) -> CdcOffset:
+        return CdcOffset(SERVER, "binlog", self._number, pos, row)
+
+    def written_offset(self) -> CdcOffset:
+        return self.offset(self._pos)
+
+    def visible_offset(self) -> Visibility:
+        if self.flavour == "mariadb":
+            return self.visible_prefix()
+        unseen = {t.gtid for t in self.unseen}
+        seen = [int(t.gtid.rpartition(":")[2]) for t in self.log if t.gtid not in unseen]
+        return VisibleGtids(GtidSet.parse(",".join(f"{SERVER}:{number}" for number in seen)))
+
+    def visible_prefix(self) -> VisibleAt:
+        starts = [t.start for t in self.unseen]
+        return VisibleAt(min(starts, key=lambda s: s.order) if starts else self.written_offset())
+
+    def read(self, holds: frozenset[int]) -> Table:
+        """What a query that runs now sees of the given keys."""
+        return {k: v for k, v in self.visible.items() if k in holds}
+
+    def table_at(self, offset: CdcOffset) -> Table:
+        at = bisect_right(self.history, offset.order, key=lambda pair: pair[0]) - 1
+        return self.history[at][1]
+
+    def slice(self, after: CdcOffset, upto: CdcOffset) -> list[Transaction]:
+        return [t for t in self.log if after < t.end and t.end <= upto]
+
+    def logged_transactions(self, after: CdcOffset, upto: CdcOffset) -> list[LoggedTransaction]:
+        return [LoggedTransaction(t.gtid, t.start) for t in self.slice(after, upto)]
+
+    def step(self) -> str:
+        """One random thing that happens at the source: a transaction, one becoming visible, or the end of a stall."""
+        if self._stalled and self.random.random() < 0.03:
+            self._stalled.clear()
+            return "stall over"
+        if self.unseen and self.random.random() < 0.45:
+            ready = self.unseen if self.flavour == "mysql" else self.unseen[:1]
+            ready = [t for t in ready if t.gtid not in self._stalled]
+            if ready:
+                chosen = self.random.choice(ready)
+                self.unseen.remove(chosen)
+                self._show(chosen)
+                return f"visible {chosen.end}"
+        return self._transaction()
+
+    def settle(self) -> None:
+        """Make everything visible."""
+        self._stalled.clear()
+        while self.unseen:
+            self._show(self.unseen.pop(0))
+
+    def _show(self, transaction: Transaction) -> None:
+        _apply(self.visible, transaction)
+
+    def _transaction(self) -> str:
+        locked = frozenset(k for t in self.unseen for k in t.keys)
+        free = [k for k in range(self.keys) if k not in locked]
+        kind = self.random.choice(("insert", "update", "delete", "move", "swap", "large", "edge"))
+        rows = self._rows(kind, free)
+        if not rows:
+            return "nothing"
+        transaction = self._log(rows)
+        _apply(self.logged, transaction)
+        self.history.append((transaction.end.order, dict(self.logged)))
+        self.unseen.append(transaction)
+        if self.random.random() < self._stall and len(self._stalled) < 2:
+            self._stalled.add(transaction.gtid)
+        elif self.random.random() < 0.7 and (self.flavour == "mysql" or len(self.unseen) == 1):
+            self._show(self.unseen.pop())
+        return f"{kind} {[(c.old_key, c.new_key, c.value) for c in transaction.changes]} at {transaction.end}"
+
+    def _rows(self, kind: str, free: list[int]) -> list[tuple[ChangeOp, int | None, int | None]]:
+        held = [k for k in free if k in self.logged]
+        gone = [k for k in free if k not in self.logged]
+        pick = self.random.choice
+        if kind == "insert" and gone:
+            return [(ChangeOp.INSERT, None, pick(gone))]
+        if kind == "edge" and gone:
+            return [(ChangeOp.INSERT, None, pick([gone[0], gone[-1]]))]
+        if kind == "update" and held:
+            key = pick(held)
+            return [(ChangeOp.UPDATE, key, key)]
+        if kind == "delete" and held:
+            return [(ChangeOp.DELETE, pick(held), None)]
+        if kind == "move" and held and gone:
+            return [(ChangeOp.UPDATE, pick(held), pick(gone))]
+        if kind == "swap" and len(held) > 1 and gone:
+            a, b = self.random.sample(held, 2)
+            spare = pick(gone)
+            return [(ChangeOp.UPDATE, a, spare), (ChangeOp.UPDATE, b, a), (ChangeOp.UPDATE, spare, b)]
+        if kind == "large":
+            return [self._any(k) for k in self.random.sample(free, min(len(free), 8))]
+        return []
+
+    def _any(self, key: int) -> tuple[ChangeOp, int | None, int | None]:
+        if key not in self.logged:
+            return (ChangeOp.INSERT, None, key)
+        return (ChangeOp.DELETE, key, None) if self.random.random() < 0.5 else (ChangeOp.UPDATE, key, key)
+
+    def _log(self, rows: list[tuple[ChangeOp, int | None, int | None]]) -> Transaction:
+        if self.random.random() < 0.08:
+            self._number, self._pos = self._number + 1, 4
+        start = self.written_offset()
+        changes: list[RowChange] = []
+        row = 0
+        for op, old, new in rows:
+            self._value += 1
+            if changes and self.random.random() < 0.5:
+                row += 1
+            else:
+                self._pos, row = self._pos + 10, 0
+            changes.append(RowChange(op, self.offset(self._pos, row), old, new, self._value))
+        self._pos += 10
+        gtid = f"{SERVER}:{len(self.log) + 1}"
+        transaction = Transaction(gtid, start, self.written_offset(), tuple(changes))
+        self.log.append(transaction)
+        return transaction
+
+
+def _apply(table: Table, transaction: Transaction) -> None:
+    for change in transaction.changes:
+        if change.old_key is not None:
+            table.pop(change.old_key, None)
+        if change.new_key is not None:
+            table[change.new_key] = change.value

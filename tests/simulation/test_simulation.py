@@ -1,0 +1,41 @@
+"""Thousands of random histories of the real protocol against a model source: nothing is lost, repeated or resurrected.
+
+`SEEDS=100000 pytest tests/simulation` runs more of them; `python -m tests.simulation 100000` too, with a count of what happened.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.simulation.sabotage import SABOTAGES
+from tests.simulation.simulator import Simulation
+
+SEEDS = int(os.environ.get("SEEDS", "2000"))
+CHUNKS = 20
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_sink_equals_source_after_any_history(chunk: int) -> None:
+    crashes = commits = 0
+    for seed in range(chunk, SEEDS, CHUNKS):
+        simulation = Simulation(seed)
+        simulation.run()
+        crashes += simulation.crashes
+        commits += simulation.commits
+    assert crashes > 0
+    assert commits > 0
+
+
+@pytest.mark.parametrize("rule", SABOTAGES)
+def test_simulator_notices_when_a_rule_is_taken_away(rule: str) -> None:
+    assert SABOTAGES[rule].catches(range(1000)) is not None
+
+
+def test_a_failing_seed_tells_its_story() -> None:
+    sabotage = SABOTAGES["an unread range counted as read"]
+    seed = sabotage.catches(range(1000))
+    assert seed is not None
+    with sabotage.in_force(), pytest.raises(AssertionError, match=rf"(?s)seed {seed}: .*RangesRead"):
+        sabotage.simulation(seed, make_driver=sabotage.driver).run()

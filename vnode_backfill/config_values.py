@@ -1,0 +1,188 @@
+"""The kinds of values a key of the file can have, and what every section of it has in common.
+
+Each kind says itself what is allowed, in words that continue "`mysql.port` is 99999; …", so that a mistake is told the
+same way wherever the kind is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    SecretStr,
+    Strict,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from consume_upstream.gtid import parse_gtids
+from vnode_backfill.errors import ConfigError, OffsetError
+from vnode_backfill.units import format_duration, format_size, parse_duration, parse_size
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdRange:
+    """Server ids that log readers may announce themselves with, both ends included."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        if isinstance(value, cls):
+            return value
+        found = re.fullmatch(r"(\d{1,10})-(\d{1,10})", value) if isinstance(value, str) else None
+        if found is None or not 1 <= int(found[1]) <= int(found[2]) < 2**32:
+            raise ValueError("must be two server ids from 1 to 4294967295, the lower first, as in 5400-5499")
+        return cls(int(found[1]), int(found[2]))
+
+    @property
+    def count(self) -> int:
+        return self.high - self.low + 1
+
+    def __str__(self) -> str:
+        return f"{self.low}-{self.high}"
+
+
+def between(low: int, high: int) -> AfterValidator:
+    def check(value: int) -> int:
+        if not low <= value <= high:
+            raise ValueError(f"must be from {low} to {high}")
+        return value
+
+    return AfterValidator(check)
+
+
+def matching(pattern: str, allowed: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"must be {allowed}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _positive(value: timedelta) -> timedelta:
+    if value <= timedelta(0):
+        raise ValueError("must be longer than nothing")
+    return value
+
+
+def _scalars_as_text(value: object) -> object:
+    """Let `true` and `4` stand unquoted in maps of options, which are text for whom they are meant."""
+    if not isinstance(value, Mapping):
+        return value
+    return {str(key): _scalar_as_text(item) for key, item in value.items()}
+
+
+def _scalar_as_text(item: object) -> object:
+    if isinstance(item, bool):
+        return "true" if item else "false"
+    return str(item) if isinstance(item, (int, float)) else item
+
+
+def _moment(value: object) -> datetime:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError("must be a moment with its time zone, as in 2026-05-01T12:00:00Z")
+    return moment
+
+
+def _gtids(value: str) -> str:
+    try:
+        return str(parse_gtids(value))
+    except OffsetError as error:
+        raise ValueError(f"must be a GTID set of MySQL or a GTID position of MariaDB: {error.message}") from None
+
+
+_LARGE = 2**31 - 1
+
+Flag = Annotated[bool, Strict()]
+Text = Annotated[str, matching(r"(?s).*\S.*", "text that is not empty")]
+Duration = Annotated[
+    timedelta, BeforeValidator(parse_duration), AfterValidator(_positive), PlainSerializer(format_duration)
+]
+Size = Annotated[int, BeforeValidator(parse_size), between(1, 2**50), PlainSerializer(format_size)]
+Moment = Annotated[datetime, BeforeValidator(_moment)]
+Gtids = Annotated[str, AfterValidator(_gtids)]
+Port = Annotated[int, Strict(), between(1, 65535)]
+Count = Annotated[int, Strict(), between(1, _LARGE)]
+CountOrZero = Annotated[int, Strict(), between(0, _LARGE)]
+Options = Annotated[Mapping[str, SecretStr], BeforeValidator(_scalars_as_text)]
+JobName = Annotated[
+    str, matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "1 to 64 letters, digits, _, . or -, the first no sign")
+]
+
+
+def reveal(options: Mapping[str, SecretStr]) -> dict[str, str]:
+    """Unmask options for the library that takes them; the result belongs in no log line."""
+    return {name: value.get_secret_value() for name, value in options.items()}
+
+
+class Section(BaseModel):
+    """A part of the file: frozen, no unknown keys, and a key without a value counts as not written."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_unset(cls, data: object) -> object:
+        if not isinstance(data, Mapping):
+            return data
+        return {key: value for key, value in data.items() if value is not None or key not in cls.model_fields}
+
+
+class PasswordSection(Section):
+    """A section that logs in somewhere: says where its password is; neither key means an account without one."""
+
+    yaml_path: ClassVar[str]
+
+    password_env: Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")] | None = (
+        None
+    )
+    password_file: Text | None = None
+
+    @field_validator("password_file")
+    @classmethod
+    def _one_source(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("password_env") is not None:
+            raise ValueError("must not be given together with password_env")
+        return value
+
+    def resolve_password(self, env: Mapping[str, str], read_file: Callable[[Path], str] = Path.read_text) -> SecretStr:
+        """Fetch the password now; a source that is missing or empty raises ConfigError naming its YAML path."""
+        if self.password_env is not None:
+            where, found = f"{self.yaml_path}.password_env", env.get(self.password_env, "")
+            missing = f"environment variable {self.password_env} is not set or empty"
+        elif self.password_file is not None:
+            where, found = f"{self.yaml_path}.password_file", self._read_password(read_file)
+            missing = f"file {self.password_file} is empty"
+        else:
+            return SecretStr("")
+        if not found:
+            raise ConfigError(f"{where}: {missing}")
+        return SecretStr(found)
+
+    def _read_password(self, read_file: Callable[[Path], str]) -> str:
+        try:
+            return read_file(Path(self.password_file or "")).rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"{self.yaml_path}.password_file: file {self.password_file} cannot be read", detail=str(error)
+            ) from error

@@ -1,0 +1,415 @@
+"""Who does what next: the epoch protocol as a pure function of what happened.
+
+`decide(state, event) -> (state, actions)`. Events are what happened, actions are orders; whoever performs them reports back by
+events. No clock, no socket, no Spark: the whole protocol can be run in a test, with a crash at every action.
+
+    STARTING ──Started──► WORKING (the committed intent, again)        … or SAMPLING where there is none
+    WORKING  ──RangesRead, ChangesBuffered, EpochMerged──►
+               receipts are committed after the merge (one committer per table): ReceiptsCommitted
+             ──all collected──► EXTENDING (only for a re-snapshot beyond the plan) ──PlanExtended──► SAMPLING
+    SAMPLING ──Sampled──► COMMITTING (this epoch's end and the next one's intent, in one commit)
+                      └─► IDLE where nothing changed and nothing is to be done: a Barrier, nothing is written
+    COMMITTING ──StateCommitted──► WORKING (next epoch) | IDLE | STOPPED
+    IDLE     ──Sampled, RequestArrived──► as SAMPLING
+    any      ──ActorFailed──► RETRYING ──EpochRestarted──► the same stage again, from its beginning
+             ──definite, or too often──► FAILING ──StateCommitted──► STOPPED
+
+Why a repeat is harmless: the intent was committed before its first effect, holds every sample it needs, and each effect is
+keyed by its epoch. Why nothing is lost: an epoch's offsets become durable in the commit that follows all its effects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from consume_upstream.offset import CdcOffset
+from progress.state import (
+    BackfillState,
+    Failure,
+    Intent,
+    Phase,
+    Request,
+    RequestKind,
+    VnodeState,
+    check_laws,
+    forget_old_reads,
+)
+from vnode_backfill.epoch import Barrier, BarrierKind, Epoch
+from vnode_backfill.errors import BackfillError, LawBrokenError
+from vnode_backfill.intent import (
+    Sample,
+    honour,
+    merge_bound,
+    merging_vnodes,
+    next_intent,
+    set_ranges_back,
+    start_reading,
+)
+from vnode_backfill.keys import SplitPlan
+from vnode_backfill.protocol import (
+    Action,
+    ActorFailed,
+    BufferChanges,
+    ChangesBuffered,
+    CommitEpoch,
+    CommitReceipts,
+    EpochMerged,
+    EpochRestarted,
+    Event,
+    ExtendPlan,
+    InjectBarrier,
+    MergeEpoch,
+    PlanExtended,
+    RangeReceipt,
+    RangesRead,
+    ReadRanges,
+    ReceiptsCommitted,
+    RequestArrived,
+    RestartEpoch,
+    Sampled,
+    SampleSource,
+    Started,
+    StateCommitted,
+    Stop,
+    TrimBuffer,
+)
+from vnode_backfill.vnode import VnodeId
+
+
+class Stage(StrEnum):
+    STARTING = "starting"
+    WORKING = "working"
+    EXTENDING = "extending"
+    SAMPLING = "sampling"
+    COMMITTING = "committing"
+    IDLE = "idle"
+    RETRYING = "retrying"
+    FAILING = "failing"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What has been reported of the epoch in hand."""
+
+    read: RangesRead | None = None
+    buffered: ChangesBuffered | None = None
+    merged: EpochMerged | None = None
+    receipts: tuple[RangeReceipt, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """What the protocol knows between two events. `saved` is what is committed; `next` what is being committed."""
+
+    saved: BackfillState
+    plan: SplitPlan
+    attempts_allowed: int = 5
+    stage: Stage = Stage.STARTING
+    attempt: int = 0
+    collected: Collected = Collected()
+    pending: BackfillState | None = None
+    pending_plan: SplitPlan | None = None
+    requests: tuple[Request, ...] = ()
+    stopping: bool = False
+    retrying: Stage | None = None
+    asked: int = 0
+    last_error: BackfillError | None = field(default=None, compare=False)
+
+    @property
+    def intent(self) -> Intent:
+        if self.saved.intent is None:
+            raise LawBrokenError(f"stage {self.stage} without an intent after epoch {self.saved.epoch}")
+        return self.saved.intent
+
+    @property
+    def barrier(self) -> Barrier:
+        return Barrier(self.intent.epoch, self.intent.kind, self.attempt)
+
+    @property
+    def current_plan(self) -> SplitPlan:
+        return self.plan.at(self.saved.plan_generation)
+
+
+Decision = tuple[Coordinator, tuple[Action, ...]]
+
+
+def decide(state: Coordinator, event: Event) -> Decision:
+    """The one step of the protocol. An event of an earlier attempt is ignored."""
+    if getattr(event, "attempt", state.attempt) != state.attempt or state.stage is Stage.STOPPED:
+        return state, ()
+    match event:
+        case Started():
+            return _start(state)
+        case RangesRead() | ChangesBuffered() | EpochMerged() | ReceiptsCommitted():
+            return _collect(state, event)
+        case PlanExtended(plan=plan):
+            return (
+                _sample(replace(state, stage=Stage.SAMPLING, pending_plan=plan))
+                if state.stage is Stage.EXTENDING
+                else (state, ())
+            )
+        case Sampled(sample=sample, ticket=ticket):
+            fresh = state.stage in (Stage.SAMPLING, Stage.IDLE) and ticket == state.asked
+            return _prepare_commit(state, sample) if fresh else (state, ())
+        case StateCommitted(revision=revision):
+            return _committed(state, revision)
+        case RequestArrived(request=request):
+            return _request(state, request)
+        case ActorFailed(error=error):
+            return _failed(state, error)
+        case EpochRestarted():
+            return _resume(state) if state.stage is Stage.RETRYING else (state, ())
+
+
+def _start(state: Coordinator) -> Decision:
+    initial = InjectBarrier(Barrier(state.saved.epoch, BarrierKind.INITIAL))
+    if state.saved.intent is None:
+        state, actions = _sample(replace(state, stage=Stage.IDLE))
+    else:
+        state, actions = _work(state)
+    return state, (initial, *actions)
+
+
+def _sample(state: Coordinator, *, idle: bool = False) -> Decision:
+    """Ask the source; an answer to an earlier question no longer counts."""
+    state = replace(state, asked=state.asked + 1)
+    return state, (SampleSource(idle, state.asked),)
+
+
+def _work(state: Coordinator) -> Decision:
+    """Begin, or begin again, the epoch of the committed intent."""
+    state = replace(state, stage=Stage.WORKING, collected=Collected())
+    intent, barrier = state.intent, state.barrier
+    actions: list[Action] = [
+        InjectBarrier(barrier),
+        ReadRanges(barrier, intent.ranges, _replaced(state, intent.ordinals)),
+    ]
+    actions.append(BufferChanges(barrier, state.saved.written, intent))
+    if intent.kind is not BarrierKind.SYNC_CHECKPOINT:
+        actions.append(_merge(state))
+    return state, tuple(actions)
+
+
+def _merge(state: Coordinator) -> MergeEpoch:
+    return MergeEpoch(state.barrier, merging_vnodes(state.saved, state.intent), merge_bound(state.saved, state.intent))
+
+
+def _replaced(state: Coordinator, ordinals: frozenset[int]) -> frozenset[int]:
+    return ordinals & frozenset(o for v in state.saved.vnodes for o in v.replaces)
+
+
+def _collect(state: Coordinator, event: RangesRead | ChangesBuffered | EpochMerged | ReceiptsCommitted) -> Decision:
+    if state.stage is not Stage.WORKING or event.epoch != state.intent.epoch:
+        return state, ()
+    before = state.collected
+    actions: list[Action] = []
+    match event:
+        case RangesRead():
+            _check_receipts(state, event)
+            collected = replace(before, read=event)
+        case ChangesBuffered():
+            collected = replace(before, buffered=event)
+            if state.intent.kind is BarrierKind.SYNC_CHECKPOINT:
+                actions.append(_merge(state))
+        case EpochMerged():
+            collected = replace(before, merged=event)
+        case ReceiptsCommitted():
+            _check_receipts(state, event)
+            collected = replace(before, receipts=event.receipts)
+    state = replace(state, collected=collected)
+    if collected.read and collected.merged and not (before.read and before.merged):
+        receipts = collected.read.receipts
+        actions.append(
+            CommitReceipts(state.barrier, receipts, _replaced(state, frozenset(r.ordinal for r in receipts)))
+        )
+    if collected.receipts is not None and collected.buffered:
+        state, more = _all_collected(state)
+        actions.extend(more)
+    return state, tuple(actions)
+
+
+def _check_receipts(state: Coordinator, event: RangesRead | ReceiptsCommitted) -> None:
+    """Law 4: each range once, and only ranges of the intent."""
+    ordinals = [receipt.ordinal for receipt in event.receipts]
+    if len(ordinals) != len(set(ordinals)) or not set(ordinals) <= state.intent.ordinals:
+        raise LawBrokenError(
+            f"epoch {event.epoch}: ranges {sorted(ordinals)} were read, planned were {sorted(state.intent.ordinals)}"
+        )
+
+
+def _all_collected(state: Coordinator) -> Decision:
+    """Every read has ended; only now may the next written offset be sampled."""
+    if any(request.extend for request in state.requests):
+        return replace(state, stage=Stage.EXTENDING), (ExtendPlan(state.saved.plan_generation),)
+    return _sample(replace(state, stage=Stage.SAMPLING))
+
+
+def _prepare_commit(state: Coordinator, sample: Sample) -> Decision:
+    finished = state.stage is Stage.SAMPLING
+    after = _after_epoch(state) if finished else state.saved
+    plan, set_back = state.current_plan, frozenset[VnodeId]()
+    stopping = state.stopping
+    honoured = tuple(r for r in state.requests if not r.extend or state.pending_plan is not None)
+    if state.pending_plan is not None:
+        plan = state.pending_plan
+        after, set_back = _extended(after, plan)
+    for request in honoured:
+        after, back = honour(after, plan, request)
+        set_back |= back
+        stopping = stopping or request.kind is RequestKind.STOP
+    waiting = tuple(request for request in state.requests if request not in honoured)
+    last = finished and state.intent.kind is BarrierKind.SYNC_CHECKPOINT and state.stopping
+    intent = None if last else _intent(after, plan, sample, stopping=stopping, waiting=bool(waiting))
+    if not finished and intent is None and not honoured:
+        state, actions = _sample(state, idle=True)
+        return state, (InjectBarrier(Barrier(after.epoch, BarrierKind.BARRIER)), *actions)
+    after = replace(
+        start_reading(after, intent, plan), intent=intent, revision=state.saved.revision + 1, failure=None, stopped=last
+    )
+    check_laws(state.saved, after, plan, set_back)
+    state = replace(
+        state, stage=Stage.COMMITTING, pending=after, pending_plan=plan, requests=waiting, stopping=stopping
+    )
+    return state, (CommitEpoch(after),)
+
+
+def _intent(after: BackfillState, plan: SplitPlan, sample: Sample, *, stopping: bool, waiting: bool) -> Intent | None:
+    """A plan extension can only follow an epoch; one that waits while the job is idle makes an empty epoch."""
+    intent = next_intent(after, plan, sample, stop=stopping)
+    if intent is None and waiting:
+        lanes = tuple(() for _ in after.assignment)
+        intent = Intent(
+            Epoch(after.epoch + 1), BarrierKind.CHECKPOINT, sample.written, sample.visible, lanes, after.plan_generation
+        )
+    return intent
+
+
+def _extended(after: BackfillState, plan: SplitPlan) -> tuple[BackfillState, frozenset[VnodeId]]:
+    added = frozenset(planned.ordinal for planned in plan.ranges if planned.generation > after.plan_generation)
+    after = replace(after, plan_generation=plan.generation)
+    return set_ranges_back(after, plan, added)
+
+
+def _after_epoch(state: Coordinator) -> BackfillState:
+    """The state at the end of the epoch in hand, from what its actors reported."""
+    collected, intent, saved = state.collected, state.intent, state.saved
+    if collected.receipts is None or collected.buffered is None or collected.merged is None:
+        raise LawBrokenError(f"epoch {intent.epoch} would be committed before every actor was collected")
+    if collected.buffered.visible.position < saved.newest_visible.position:
+        raise LawBrokenError(
+            f"visibility would fall from {saved.newest_visible.position} to {collected.buffered.visible.position}"
+        )
+    merged = {v.vnode for v in merging_vnodes(saved, intent)}
+    read = {receipt.ordinal: receipt for receipt in collected.receipts}
+    bound = merge_bound(saved, intent)
+    plan = state.current_plan
+    vnodes = tuple(
+        _read(_merged(v, bound, intent.epoch) if v.vnode in merged else v, plan, read, intent.epoch)
+        for v in saved.vnodes
+    )
+    return forget_old_reads(
+        replace(
+            saved,
+            epoch=intent.epoch,
+            written=intent.written,
+            visible=(*saved.visible, (intent.epoch, collected.buffered.visible)),
+            missing=collected.buffered.missing,
+            changed=intent.written if collected.buffered.kept else saved.changed,
+            vnodes=vnodes,
+        )
+    )
+
+
+def _merged(vnode: VnodeState, bound: CdcOffset, epoch: Epoch) -> VnodeState:
+    return replace(vnode, phase=Phase.LIVE, applied=bound, epoch=epoch, floor=None)
+
+
+def _read(vnode: VnodeState, plan: SplitPlan, read: dict[int, RangeReceipt], epoch: Epoch) -> VnodeState:
+    planned = {r.ordinal for r in plan.of_vnode(vnode.vnode)}
+    mine = sorted(planned & read.keys())
+    if not mine:
+        return vnode
+    reads = (*vnode.reads, *((ordinal, epoch) for ordinal in mine))
+    done = len(reads) == len(planned)
+    return replace(
+        vnode,
+        reads=reads,
+        rows=vnode.rows + sum(read[ordinal].rows for ordinal in mine),
+        replaces=vnode.replaces - set(mine),
+        epoch=epoch,
+        complete=epoch if done else None,
+        phase=Phase.CATCH_UP if done else Phase.SNAPSHOT,
+    )
+
+
+def _committed(state: Coordinator, revision: int) -> Decision:
+    if state.pending is None or revision != state.pending.revision or state.stage is Stage.RETRYING:
+        return state, ()
+    saved = state.pending
+    if state.stage is Stage.FAILING:
+        return replace(state, saved=saved, stage=Stage.STOPPED, pending=None), (Stop(saved.failure),)
+    plan = state.pending_plan or state.plan
+    state = replace(
+        state,
+        saved=saved,
+        plan=plan,
+        pending=None,
+        pending_plan=None,
+        collected=Collected(),
+        attempt=0,
+        last_error=None,
+    )
+    trim = TrimBuffer(saved.lowest_applied)
+    if saved.intent is not None:
+        state, actions = _work(state)
+        return state, (trim, *actions)
+    if saved.stopped:
+        return replace(state, stage=Stage.STOPPED), (trim, Stop(None))
+    state, actions = _sample(replace(state, stage=Stage.IDLE), idle=True)
+    return state, (trim, *actions)
+
+
+def _request(state: Coordinator, request: Request) -> Decision:
+    known = {a.request for a in state.saved.acknowledged} | {r.id for r in state.requests}
+    if request.id in known:
+        return state, ()
+    state = replace(state, requests=(*state.requests, request))
+    return _sample(state) if state.stage is Stage.IDLE else (state, ())
+
+
+def _failed(state: Coordinator, error: BackfillError) -> Decision:
+    if state.stage is Stage.RETRYING:
+        return state, ()
+    if state.stage is Stage.FAILING:
+        # Not even the reason can be stored (a lost lease, a full disk): stop all the same.
+        return replace(state, stage=Stage.STOPPED), (Stop(state.pending.failure if state.pending else None),)
+    attempt = state.attempt + 1
+    if error.retryable and attempt <= state.attempts_allowed:
+        state = replace(state, stage=Stage.RETRYING, retrying=state.stage, attempt=attempt, last_error=error)
+        return state, (RestartEpoch(attempt, error),)
+    failure = Failure(state.saved.epoch, error.message, error.detail, error.hint)
+    failed = replace(state.saved, revision=state.saved.revision + 1, failure=failure)
+    if state.stage is Stage.COMMITTING:
+        # The commit in hand may have landed: a failure row of the same revision would pretend it had not.
+        return replace(state, stage=Stage.STOPPED, last_error=error), (Stop(failure),)
+    state = replace(state, stage=Stage.FAILING, pending=failed, last_error=error, attempt=attempt)
+    return state, (CommitEpoch(failed),)
+
+
+def _resume(state: Coordinator) -> Decision:
+    """The failed stage again, from its beginning."""
+    stage = state.retrying or Stage.WORKING
+    state = replace(state, stage=stage, retrying=None)
+    match stage:
+        case Stage.WORKING:
+            return _work(state)
+        case Stage.EXTENDING:
+            return state, (ExtendPlan(state.saved.plan_generation),)
+        case Stage.COMMITTING if state.pending is not None:
+            return state, (CommitEpoch(state.pending),)
+        case Stage.SAMPLING | Stage.IDLE:
+            return _sample(state)
+        case _:
+            return _start(state)

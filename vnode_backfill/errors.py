@@ -1,0 +1,130 @@
+"""What can go wrong, and whether trying again can help.
+
+Every failure that leaves this package is one of these. `retryable` alone decides between a retry and a stop; nobody
+parses a message.
+
+    BackfillError
+    ├── ConfigError                 a YAML value is wrong or missing; `path` names it            exit 2
+    ├── PlanRefusedError            the source or the table cannot be copied exactly             exit 2
+    │   └── KeyOrderError           keys cannot be ordered or encoded exactly in the client
+    ├── BitmapError                 vnode bitmaps overlap, leave holes, or differ in length
+    ├── OffsetError                 offsets of different servers, or text that is no offset
+    ├── LawBrokenError              a law of the protocol would be broken: a bug, never retried
+    ├── StateError                  stored state is of an unknown version or contradicts itself
+    │   └── FencedError             another driver owns the job now; this one must not commit
+    ├── SourceError                 the database said no
+    │   ├── SourceLostError         connection lost, time-out, server restarting                 retryable
+    │   ├── BinlogPurgedError       the log needed next is gone
+    │   ├── LogFormatError          the log holds something that cannot be taken exactly
+    │   └── SchemaChangedError      the table's definition no longer is the stored one
+    ├── SinkError                   the target said no
+    │   └── SinkUnavailableError    the target cannot be reached or written just now             retryable
+    └── ActorError                  an actor ended without saying why                            retryable
+"""
+
+from __future__ import annotations
+
+
+class BackfillError(Exception):
+    """An error a user can act on: what was attempted, the facts, and what helps."""
+
+    retryable = False
+    exit_code = 1
+
+    def __init__(self, message: str, *, detail: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.detail:
+            parts.append(f"  detail: {self.detail}")
+        if self.hint:
+            parts.append(f"  hint: {self.hint}")
+        return "\n".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep detail and hint when an error crosses from a Spark task to the driver."""
+        return _rebuild, (type(self), self.message, self.detail, self.hint)
+
+
+def _rebuild(kind: type[BackfillError], message: str, detail: str, hint: str) -> BackfillError:
+    return kind(message, detail=detail, hint=hint)
+
+
+class ConfigError(BackfillError):
+    """A configuration value is wrong; the message starts with its YAML path."""
+
+    exit_code = 2
+
+
+class PlanRefusedError(BackfillError):
+    """The job was refused before anything was written."""
+
+    exit_code = 2
+
+
+class KeyOrderError(PlanRefusedError):
+    """Keys of this table cannot be ordered or encoded exactly in the client."""
+
+
+class BitmapError(BackfillError):
+    """Vnode bitmaps overlap, leave holes, or do not fit the vnode count."""
+
+    exit_code = 2
+
+
+class OffsetError(BackfillError):
+    """Offsets that cannot be compared, or text that is not an offset."""
+
+
+class LawBrokenError(BackfillError):
+    """A law of the protocol would be broken; the message holds both values."""
+
+
+class StateError(BackfillError):
+    """Stored state is unreadable, of an unknown version, or contradicts itself."""
+
+
+class FencedError(StateError):
+    """Another driver took over this job; nothing may be committed any more."""
+
+
+class SourceError(BackfillError):
+    """The source database refused or contradicted what was asked of it."""
+
+
+class SourceLostError(SourceError):
+    """The connection to the source was lost or timed out."""
+
+    retryable = True
+
+
+class BinlogPurgedError(SourceError):
+    """The part of the log needed next is no longer held by the server."""
+
+
+class LogFormatError(SourceError):
+    """The log holds an event that cannot be decoded exactly."""
+
+
+class SchemaChangedError(SourceError):
+    """The table's definition no longer is the one stored with the job."""
+
+
+class SinkError(BackfillError):
+    """The sink refused a write or holds what it must not hold."""
+
+
+class SinkUnavailableError(SinkError):
+    """The sink cannot be reached or written at the moment."""
+
+    retryable = True
+
+
+class ActorError(BackfillError):
+    """An actor ended without reporting why."""
+
+    retryable = True

@@ -1,0 +1,186 @@
+"""What the coordinator is told (events, in the past tense) and what it orders (actions, in the imperative).
+
+Every action is a seam: a crash before or after it must be harmless, and tests kill the process there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consume_upstream.offset import CdcOffset, LoggedTransaction, VisibleAt
+from progress.state import BackfillState, Failure, Intent, Request, VnodeState
+from vnode_backfill.epoch import Barrier, Epoch
+from vnode_backfill.errors import BackfillError
+from vnode_backfill.intent import Sample
+from vnode_backfill.keys import SplitPlan
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReceipt:
+    """One range that was read: how many rows, and an opaque receipt for the sink."""
+
+    ordinal: int
+    rows: int
+    receipt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """State was loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangesRead:
+    epoch: Epoch
+    receipts: tuple[RangeReceipt, ...]
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesBuffered:
+    """The log up to the intent's written offset is in the buffer; `kept` changes of it were not dropped."""
+
+    epoch: Epoch
+    visible: VisibleAt
+    missing: tuple[LoggedTransaction, ...]
+    kept: int
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EpochMerged:
+    epoch: Epoch
+    changes: int = 0
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptsCommitted:
+    """What the sink holds of the epoch's reads now. Where an earlier attempt had landed, its receipts count, not ours."""
+
+    epoch: Epoch
+    receipts: tuple[RangeReceipt, ...]
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlanExtended:
+    """The plan with one more generation of ranges; it is stored, and holds from the next commit on."""
+
+    plan: SplitPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The answer to `SampleSource` of the same ticket; a stale one may have been taken before the last reads ended."""
+
+    sample: Sample
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateCommitted:
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestArrived:
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class ActorFailed:
+    error: BackfillError
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRestarted:
+    """Everything of the failed attempt has ended and the pause is over."""
+
+
+Event = (
+    Started | RangesRead | ChangesBuffered | EpochMerged | ReceiptsCommitted | PlanExtended | Sampled | StateCommitted
+    | RequestArrived | ActorFailed | EpochRestarted
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class InjectBarrier:
+    """Tell the actors (and whoever watches) that a barrier begins."""
+
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRanges:
+    barrier: Barrier
+    lanes: tuple[tuple[int, ...], ...]
+    replaces: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class BufferChanges:
+    barrier: Barrier
+    after: CdcOffset
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True)
+class MergeEpoch:
+    barrier: Barrier
+    vnodes: tuple[VnodeState, ...]
+    upto: CdcOffset
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReceipts:
+    barrier: Barrier
+    receipts: tuple[RangeReceipt, ...]
+    replaces: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendPlan:
+    """Plan the keys outside the plan as one more generation after `generation`, replacing an orphan of a crash."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSource:
+    """Ask the source once; `idle` after a pause, because the last answer held no work."""
+
+    idle: bool
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEpoch:
+    """The only commit point: `state` ends its epoch and holds the next intent."""
+
+    state: BackfillState
+
+
+@dataclass(frozen=True, slots=True)
+class TrimBuffer:
+    upto: CdcOffset
+
+
+@dataclass(frozen=True, slots=True)
+class RestartEpoch:
+    """End everything of the failed attempt, wait, and report `EpochRestarted`."""
+
+    attempt: int
+    cause: BackfillError
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    failure: Failure | None
+
+
+Action = (
+    InjectBarrier | ReadRanges | BufferChanges | MergeEpoch | CommitReceipts | ExtendPlan | SampleSource | CommitEpoch
+    | TrimBuffer | RestartEpoch | Stop
+)  # fmt: skip
