@@ -51,14 +51,36 @@ class MarkView:
         return cls(marks[:, 0], marks[:, 1], live)
 
 
+@dataclass(frozen=True, slots=True)
+class UpstreamMarks:
+    """What a worker needs to mark a log slice whose visible prefix it finds out while reading."""
+
+    read: MarkView
+    unread: npt.NDArray[np.bool_]
+
+    def view(self, visible: VisibleAt) -> MarkView:
+        """Unread ranges take the visible prefix as their low mark: their reads start later."""
+        file, pos = _point(visible.position)
+        return MarkView(
+            np.where(self.unread, file, self.read.file), np.where(self.unread, pos, self.read.pos), self.read.live
+        )
+
+
+def upstream_marks(state: BackfillState, plan: SplitPlan) -> UpstreamMarks:
+    """How to mark the log slice of the epoch that follows `state`."""
+    read = {ordinal for vnode in state.vnodes for ordinal, _ in vnode.reads}
+    unread = np.array([planned.ordinal not in read for planned in plan.ranges] + [False], dtype=np.bool_)
+    return UpstreamMarks(merge_view(state, plan), unread)
+
+
 def upstream_view(state: BackfillState, plan: SplitPlan, visible: VisibleAt) -> MarkView:
-    """How to mark the log slice of the epoch that follows `state`, whose visibility is `visible`."""
-    return MarkView.of(_low_marks(state, plan, unread=_point(visible.position)), state)
+    """The same, for a visible prefix that is known."""
+    return upstream_marks(state, plan).view(visible)
 
 
 def merge_view(state: BackfillState, plan: SplitPlan) -> MarkView:
     """How to mark buffered changes again when they are merged: against the reads that happened since."""
-    return MarkView.of(_low_marks(state, plan, unread=_NOTHING_SEEN), state)
+    return MarkView.of(_low_marks(state, plan), state)
 
 
 def mark(view: MarkView, position: int, vnode: VnodeId, offset: CdcOffset) -> Mark:
@@ -82,15 +104,13 @@ def _point(offset: CdcOffset) -> tuple[int, int]:
     return (offset.number, offset.pos)
 
 
-def _low_marks(state: BackfillState, plan: SplitPlan, unread: tuple[int, int]) -> list[tuple[int, int]]:
+def _low_marks(state: BackfillState, plan: SplitPlan) -> list[tuple[int, int]]:
     visibility = state.visibility
     read_in = {ordinal: epoch for vnode in state.vnodes for ordinal, epoch in vnode.reads}
     marks = []
     for planned in plan.ranges:
         epoch = read_in.get(planned.ordinal)
-        if epoch is None:
-            marks.append(unread)
-        elif epoch == FORGOTTEN:
+        if epoch is None or epoch == FORGOTTEN:
             marks.append(_NOTHING_SEEN)
         else:
             marks.append(_point(visibility[epoch].position))

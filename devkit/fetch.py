@@ -58,7 +58,8 @@ class ServerHome:
     home: Path
     server: Path
     messages: Path
-    plugins: Path
+    plugins: Path | None
+    """`None` where everything is built in."""
     installer: Path | None
     """MariaDB's install script; MySQL's server initialises itself."""
     libraries: tuple[Path, ...] = ()
@@ -171,7 +172,7 @@ def _mariadb_home(home: Path, server: Path, libraries: tuple[Path, ...]) -> Serv
         home=home,
         server=server,
         messages=_first_existing(home / "share/mysql", home / "share/mariadb", home / "share"),
-        plugins=_first_existing(home / "lib/mysql/plugin", home / "lib/plugin", home / "lib"),
+        plugins=next((place for place in (home / "lib/mysql/plugin", home / "lib/plugin") if place.is_dir()), None),
         installer=_first_existing(home / "bin/mariadb-install-db", home / "scripts/mariadb-install-db"),
         libraries=libraries,
     )
@@ -214,17 +215,15 @@ def _unzip(archive: Path, target: Path, patterns: Iterable[str]) -> None:
 
 
 def main() -> int:
-    parts: dict[str, Callable[[], object]] = {
-        "jars": fetch_jars,
-        "mysql": fetch_mysql,
-        "mariadb": fetch_mariadb,
+    parts: dict[str, Callable[[], Path]] = {
+        "jars": lambda: fetch_jars()[0].parent,
+        "mysql": lambda: fetch_mysql().home,
+        "mariadb": lambda: fetch_mariadb().home,
         "iotdb": fetch_iotdb,
     }
     try:
         for name in sys.argv[1:] or parts:
-            fetched = parts[name]()
-            place = fetched.home if isinstance(fetched, ServerHome) else fetched
-            print(f"{name}: {place}", flush=True)
+            print(f"{name}: {parts[name]()}", flush=True)
     except DevkitError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

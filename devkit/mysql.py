@@ -300,7 +300,7 @@ def _server_words(home: ServerHome) -> list[str]:
         *_run_as_root(),
         f"--basedir={home.home}",
         f"--lc-messages-dir={home.messages}",
-        f"--plugin-dir={home.plugins}",
+        *([f"--plugin-dir={home.plugins}"] if home.plugins else []),
     ]
 
 

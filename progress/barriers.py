@@ -87,6 +87,12 @@ def root_cause(errors: list[tuple[Actor, BackfillError]]) -> tuple[Actor, Backfi
     return max(errors, key=score)
 
 
+def _follows(barrier: Barrier, current: Barrier) -> bool:
+    if barrier.epoch == current.epoch and barrier.kind.commits:
+        return barrier.attempt >= current.attempt
+    return barrier.epoch >= current.epoch
+
+
 class LocalBarrierManager(Generic[Result]):
     """The only way from an actor to the coordinator. Safe to call from any thread; nothing here blocks but `next_event`."""
 
@@ -102,7 +108,7 @@ class LocalBarrierManager(Generic[Result]):
         """Begin a barrier: epochs never go back, and a repeated epoch has a higher attempt."""
         with self._ready:
             current = self._barrier
-            if current is not None and (barrier.epoch, barrier.attempt) < (current.epoch, current.attempt):
+            if current is not None and not _follows(barrier, current):
                 raise LawBrokenError(f"barrier {barrier} cannot follow {current}")
             self._barrier = barrier
             self._collected.clear()

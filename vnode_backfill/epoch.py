@@ -31,11 +31,13 @@ class BarrierKind(StrEnum):
 
 
 class Actor(StrEnum):
-    """The three that work at the same time within an epoch."""
+    """The three that work at the same time within an epoch, and the driver that orders them."""
 
     SNAPSHOT = "snapshot"
     UPSTREAM = "upstream"
     MERGE = "merge"
+    DRIVER = "driver"
+    """Not one of the three: the driver itself, whose commits and questions can fail too."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

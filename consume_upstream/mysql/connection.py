@@ -9,6 +9,7 @@ connection, a server that is restarting, too many connections) is `SourceLostErr
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,16 +50,12 @@ class TlsMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """Whether the connection is encrypted, and whom it trusts."""
+    """Whether the connection is encrypted, and whom it trusts; without `ca` the system's authorities."""
 
     mode: TlsMode = TlsMode.PREFERRED
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY) and self.ca is None:
-            raise ConfigError(f"mysql.tls: {self.mode} needs the certificate authority's file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +79,9 @@ def connect(address: SourceAddress, *, read_only: bool = True) -> Connection:
 
     `read_only=False` is for the one write this system makes: the row of a configured watermark table.
     """
+    tls = _tls_context(address.tls)
     with source_errors(f"connecting to {address}"):
-        connection = pymysql.connect(
-            host=address.host,
-            port=address.port,
-            user=address.user,
-            password=address.password,
-            charset="utf8mb4",
-            autocommit=True,
-            connect_timeout=address.connect_timeout,
-            read_timeout=address.read_timeout,
-            write_timeout=address.read_timeout,
-            program_name="vnode-backfill",
-            init_command=_SESSION_SETTINGS,
-            ssl_disabled=address.tls.mode is TlsMode.DISABLED,
-            **_tls_arguments(address.tls),
-        )
+        connection = _open(address, tls)
         if read_only:
             connection.query("SET SESSION TRANSACTION READ ONLY")
         return connection
@@ -114,17 +98,44 @@ def source_errors(attempt: str) -> Iterator[None]:
         raise SourceLostError(f"connection lost while {attempt}", detail=str(error)) from error
 
 
-def _tls_arguments(tls: TlsOptions) -> dict[str, str | bool]:
-    """The driver's names for our modes; nothing at all leaves it at "encrypt if the server can"."""
+def _open(address: SourceAddress, tls: ssl.SSLContext | None) -> Connection:
+    try:
+        return pymysql.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            password=address.password,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=address.connect_timeout,
+            read_timeout=address.read_timeout,
+            write_timeout=address.read_timeout,
+            program_name="vnode-backfill",
+            init_command=_SESSION_SETTINGS,
+            ssl_disabled=address.tls.mode is TlsMode.DISABLED,
+            ssl=tls,
+        )
+    except RuntimeError as error:
+        # The driver's word for a password that must be encrypted by itself because the connection is not.
+        hint = "Turn `mysql.tls` on, or install the package `cryptography`."
+        raise SourceError(f"cannot log in to {address}", detail=str(error), hint=hint) from error
+
+
+def _tls_context(tls: TlsOptions) -> ssl.SSLContext | None:
+    """None leaves the driver at "encrypt if the server can", or at plain text where TLS is disabled."""
     if tls.mode in (TlsMode.DISABLED, TlsMode.PREFERRED):
-        return {}
-    given: dict[str, str | bool] = {
-        name: value for name, value in (("ssl_ca", tls.ca), ("ssl_cert", tls.cert), ("ssl_key", tls.key)) if value
-    }
-    return given | {
-        "ssl_verify_cert": tls.mode is not TlsMode.REQUIRED,
-        "ssl_verify_identity": tls.mode is TlsMode.VERIFY_IDENTITY,
-    }
+        return None
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except OSError as error:
+        raise ConfigError(f"mysql.tls: a certificate or key cannot be used: {error}") from error
+    # The certificates a server makes for itself do not pass the strict check.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.check_hostname = tls.mode is TlsMode.VERIFY_IDENTITY
+    context.verify_mode = ssl.CERT_NONE if tls.mode is TlsMode.REQUIRED else ssl.CERT_REQUIRED
+    return context
 
 
 def _translate(attempt: str, error: pymysql.err.Error) -> SourceError:

@@ -45,7 +45,11 @@ class RowDecoder:
     def __init__(self, definition: TableDefinition, flavour: Flavour, *, zero_dates: ZeroDates = "error") -> None:
         self.schema = image_schema(definition)
         self.layout = np.array([wire_type(column, flavour).layout for column in definition.columns], dtype=np.int64)
-        self._columns = tuple(_decoder(column, flavour, zero_dates) for column in definition.columns)
+        # A key cannot be NULL, so in key columns such a date is an error whatever is configured.
+        self._columns = tuple(
+            _decoder(column, flavour, "error" if column.name in definition.key else zero_dates)
+            for column in definition.columns
+        )
 
     def decode(self, data: Bytes, offsets: Ints, lengths: Ints) -> pa.RecordBatch:
         """One row per column of `offsets` and `lengths`, which hold a line per table column; length -1 is NULL."""
@@ -178,7 +182,7 @@ def _without_zero_dates(column: Column, zero_dates: ZeroDates, lengths: Ints, ze
         raise LogFormatError(
             f"column {column.name} holds a date that the calendar does not have",
             detail=f"{int(zero.sum())} such values, e.g. 0000-00-00, are in this part of the log.",
-            hint="Set zero_dates: null to store them as NULL, or correct them at the source.",
+            hint="Repair the rows, or set `zero_dates: null` (not possible for key columns).",
         )
     return (lengths >= 0) & ~zero
 

@@ -16,7 +16,8 @@ from consume_upstream.mysql.session import ask
 
 __all__ = ["Privileges", "parse_grants", "read_privileges"]
 
-_GRANT = re.compile(r"GRANT (?P<names>.+?) ON (?:TABLE )?(?P<level>\S+) TO ", re.IGNORECASE)
+_LEVEL = r"(?:\*|`(?:[^`]|``)*`)"
+_GRANT = re.compile(rf"GRANT (?P<names>.+?) ON (?:TABLE )?(?P<level>{_LEVEL}\.{_LEVEL}) TO ", re.IGNORECASE)
 _NAME = re.compile(r"[A-Z][A-Z _]*(\([^)]*\))?", re.IGNORECASE)
 _ALL = "ALL PRIVILEGES"
 
@@ -75,13 +76,14 @@ def _privilege_names(text: str) -> set[str]:
 def _covers(level: str, database: str, table: str) -> bool:
     if level == "*.*":
         return True
-    parts = re.findall(r"`((?:[^`]|``)*)`|(\*)", level)
-    if len(parts) != 2:
-        return False
-    (database_pattern, _), (table_name, every_table) = parts
-    if every_table:
-        return _like(database_pattern.replace("``", "`"), database)
-    return database_pattern.replace("``", "`") == database and table_name.replace("``", "`") == table
+    granted_database, granted_table = (found[0] for found in re.finditer(_LEVEL, level))
+    if granted_table == "*":
+        return _like(_unquoted(granted_database), database)
+    return _unquoted(granted_database) == database and _unquoted(granted_table) == table
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`")
 
 
 def _like(pattern: str, name: str) -> bool:

@@ -155,7 +155,7 @@ class RowBuffer:
     def __init__(self, decoder: RowDecoder) -> None:
         self._decoder = decoder
         self._data = np.empty(1 << 20, dtype=np.uint8)
-        self._last_row = (0, 0)
+        self._last_row = (0, 0, 0)
         self.clear()
 
     def clear(self) -> None:
@@ -213,7 +213,7 @@ class RowBuffer:
             _joined(book) for book in (self._kinds, self._transactions, self._positions, self._times)
         )
         waiting = len(kinds)
-        for rows in self._decoded(kinds, positions, transactions, limits):
+        for rows in self._decoded(file, kinds, positions, transactions, limits):
             final = not rows.goes_on and rows.events[-1] == waiting - 1
             last = count if final else rows.last_transaction + 1
             yield LogBatch(
@@ -226,14 +226,20 @@ class RowBuffer:
             yield _without_rows(file, self._decoder, book.listed(file, listed, count, open_last=False))
         self.clear()
 
-    def _decoded(self, kinds: Longs, positions: Longs, transactions: Longs, limits: tuple[int, int]) -> Iterator[_Rows]:
+    def _decoded(
+        self, file: int, kinds: Longs, positions: Longs, transactions: Longs, limits: tuple[int, int]
+    ) -> Iterator[_Rows]:
         begins, ends = _joined(self._begins), _joined(self._ends)
         state = np.zeros(walk.WALK_STATE_SIZE, dtype=np.int64)
-        state[walk.LAST_POSITION], state[walk.ROW_IN_EVENT] = self._last_row
+        # The same position of another file is another event.
+        if self._last_row[0] == file:
+            _, state[walk.LAST_POSITION], state[walk.ROW_IN_EVENT] = self._last_row
         operations = kinds % walk.VERSION_2
+        # Every image has at least its bitmap of NULLs, so a small buffer needs no room for a full batch.
+        capacity = min(limits[0], self.bytes // ((len(self._decoder.layout) + 7) // 8) + 1)
         while state[walk.AT_EVENT] < len(kinds):
-            matrices = self._matrices(limits[0], operations)
-            events, row = np.empty(limits[0], dtype=np.int32), np.empty(limits[0], dtype=np.uint32)
+            matrices = self._matrices(capacity, operations)
+            events, row = np.empty(capacity, dtype=np.int32), np.empty(capacity, dtype=np.uint32)
             count = walk.walk_rows(
                 self._data, begins, ends, kinds, positions, self._decoder.layout, state, limits[1], *matrices, events, row
             )
@@ -248,7 +254,7 @@ class RowBuffer:
                     chosen, row[:count], self._image(*images[:2], count), self._image(*images[2:], count),
                     int(transactions[chosen[0]]), last, following < len(kinds) and transactions[following] == last,
                 )  # fmt: skip
-        self._last_row = (int(state[walk.LAST_POSITION]), int(state[walk.ROW_IN_EVENT]))
+        self._last_row = (file, int(state[walk.LAST_POSITION]), int(state[walk.ROW_IN_EVENT]))
 
     def _matrices(self, rows: int, operations: Longs) -> list[npt.NDArray[np.int32]]:
         """Offsets and lengths of before and after images; none where no event has such images."""

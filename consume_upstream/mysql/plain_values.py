@@ -51,7 +51,7 @@ def inet6_text(raw: bytes) -> str:
     gap, gap_length = _longest_zeros(words)
     if gap == 0 and (gap_length == 6 or (gap_length == 5 and words[5] == 0xFFFF)):
         return ("::" if gap_length == 6 else "::ffff:") + inet4_text(data[12:])
-    if gap_length < 2:
+    if not gap_length:
         return ":".join(f"{word:x}" for word in words)
     head = ":".join(f"{word:x}" for word in words[:gap])
     tail = ":".join(f"{word:x}" for word in words[gap + gap_length :])

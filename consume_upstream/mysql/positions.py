@@ -164,8 +164,11 @@ class LogQuestions:
         deadline = time.monotonic() + self.deadline_seconds
         with self.connect() as marker:
             ask(marker, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            while all(found.owner != marker.thread_id() for found in (listed := _in_flight(connection))):
+            owner = int(ask(marker, "SELECT CONNECTION_ID() AS id")[0]["id"] or 0)
+            listed = _in_flight(connection)
+            while all(found.owner != owner for found in listed):
                 self._next_poll(deadline, "the list of open transactions did not become fresh")
+                listed = _in_flight(connection)
             ask(marker, "ROLLBACK")
         # A transaction that has modified nothing cannot be in the log.
         awaited = {found.id for found in listed if found.modified}

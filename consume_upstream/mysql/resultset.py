@@ -51,9 +51,7 @@ _OTHER_TYPES = {
 class RowDecoder:
     """Turns blocks of rows into record batches; made for the columns of one statement."""
 
-    def __init__(
-        self, columns: Sequence[Column], key: Sequence[str] = (), zero_dates: ZeroDates = "null"
-    ) -> None:
+    def __init__(self, columns: Sequence[Column], key: Sequence[str] = (), zero_dates: ZeroDates = "null") -> None:
         self._columns = tuple(columns)
         self._strict = frozenset(key if zero_dates == "null" else [column.name for column in columns])
         self.schema = pa.schema([pa.field(c.name, c.arrow_type, nullable=c.nullable) for c in columns])
@@ -101,7 +99,7 @@ class RowDecoder:
             case Kind.BIT if column.width == 1:
                 return pa.array(values.bits() != 0, pa.bool_(), mask=values.null)
             case Kind.DECIMAL if column.precision <= 38:
-                return values.texts(pa.string()).cast(column.arrow_type)
+                return _decimals(column, values)
             case Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP:
                 return self._days(column, values)
             case _:
@@ -165,6 +163,16 @@ class _Values:
         nulls = int(np.count_nonzero(self.null))
         validity = pa.py_buffer(np.packbits(~self.null, bitorder="little")) if nulls else None
         return pa.Array.from_buffers(arrow_type, len(self.offsets), [validity, *buffers], null_count=nulls)
+
+
+def _decimals(column: Column, values: _Values) -> pa.Array:
+    try:
+        return values.texts(pa.string()).cast(column.arrow_type)
+    except pa.ArrowInvalid as error:
+        raise SchemaChangedError(
+            f"column {column.name} holds a value that is no decimal({column.precision},{column.scale})",
+            detail=str(error),
+        ) from error
 
 
 def _layout(column: Column) -> int:

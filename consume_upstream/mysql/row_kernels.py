@@ -54,7 +54,7 @@ def split_rows(
             return 0, count, begin, sequence
         if buffer[begin + 3] != sequence:
             return 4, count, begin, sequence
-        length = np.int64(buffer[begin]) | (np.int64(buffer[begin + 1]) << 8) | (np.int64(buffer[begin + 2]) << 16)
+        length = int(buffer[begin]) | (int(buffer[begin + 1]) << 8) | (int(buffer[begin + 2]) << 16)
         if length == _LONGEST_PACKET:
             return 3, count, begin, sequence
         if length == 0 or buffer[begin + 4] != 0:
@@ -137,9 +137,7 @@ def gather_bytes(buffer: Bytes, offsets: Positions, ends: Lengths, out: Bytes) -
 
 
 @compiled
-def gather_micros(
-    buffer: Bytes, offsets: Positions, lengths: Lengths, out: Positions, wrong: Bytes
-) -> None:
+def gather_micros(buffer: Bytes, offsets: Positions, lengths: Lengths, out: Positions, wrong: Bytes) -> None:
     """Microseconds since 1970 of DATE, DATETIME or TIMESTAMP; `wrong` marks what is no day of the calendar."""
     for row in range(len(offsets)):
         size, at = lengths[row], offsets[row]

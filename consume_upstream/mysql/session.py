@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
 from consume_upstream.mysql.connection import source_errors
+from consume_upstream.mysql.table_map import Flavour
 
-__all__ = ["Cell", "ServerIdentity", "ask", "identify"]
+__all__ = ["Cell", "Flavour", "ServerIdentity", "ask", "identify"]
 
 Cell = str | bytes | int | float | None
-Flavour = Literal["mysql", "mariadb"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,6 @@ def identify(connection: Connection) -> ServerIdentity:
     found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)", text)
     version = (int(found[1]), int(found[2]), int(found[3])) if found else (0, 0, 0)
     if "mariadb" in text.lower():
-        number = ask(connection, "SELECT @@global.server_id AS id")[0]["id"]
+        number = int(ask(connection, "SELECT @@global.server_id AS id")[0]["id"] or 0)
         return ServerIdentity("mariadb", version, f"server-id-{number}")
     return ServerIdentity("mysql", version, str(ask(connection, "SELECT @@global.server_uuid AS id")[0]["id"]))

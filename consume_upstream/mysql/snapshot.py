@@ -31,9 +31,7 @@ _KEPT_STATEMENTS = 16
 class SnapshotReader:
     """Reads ranges of one table over one connection, one at a time. An error leaves the connection closed or in step."""
 
-    def __init__(
-        self, connection: Connection, definition: TableDefinition, *, zero_dates: ZeroDates = "null"
-    ) -> None:
+    def __init__(self, connection: Connection, definition: TableDefinition, *, zero_dates: ZeroDates = "null") -> None:
         self._connection = connection
         self._definition = definition
         self.index = key_index(connection, definition)

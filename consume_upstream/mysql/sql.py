@@ -20,8 +20,16 @@ from vnode_backfill.keys import KeyRange
 from vnode_backfill.vnode import Key
 
 __all__ = [
-    "Query", "explain_range", "first_key", "last_key", "quoted", "select_range", "skip_rows", "table_name",
-    "pads_with_spaces", "weight_strings",
+    "Query",
+    "explain_range",
+    "first_key",
+    "last_key",
+    "pads_with_spaces",
+    "quoted",
+    "select_range",
+    "skip_rows",
+    "table_name",
+    "weight_strings",
 ]  # fmt: skip
 
 

@@ -186,7 +186,7 @@ class ResultStream:
             grown = np.empty(2 * len(self._buffer), np.uint8)
             grown[: self._end] = self._buffer
             self._buffer = grown
-        free = memoryview(self._buffer)[self._end :]
+        free = self._buffer.data[self._end :]
         if self._wire._sock is None or self._wire._rfile is None:
             raise SourceLostError("the connection is closed")
         try:

@@ -1,0 +1,258 @@
+"""How one epoch's stretch of the log becomes marked changes in the buffer (RisingWave: UpstreamTableExecutor).
+
+What must be true: every change in `(after, upto]` that no read has seen or will see is in the buffer when the epoch's buffer
+commit has landed, under the epoch's id, with the visibility that decided about the dropped ones beside it. Why it is:
+
+- The stretch is cut at file starts, which are transaction boundaries, and each piece is read to its end or raises.
+- A piece marks against the visible prefix *as far as it knows it*: it drops a change only if every transaction of its piece up to
+  there is visible. Whether an earlier piece ends the prefix is known afterwards; if one does, the later pieces are consumed again
+  with the prefix given. Their first files were never committed and are swept up.
+- A change of the key is two changes, a delete of the old key (half 0) and an insert of the new one (half 1).
+
+Example, three transactions in two files, t2 not visible yet: file 7 holds t1 t2, file 8 holds t3. The first piece keeps t2 and
+reports it missing; the second dropped t3 for an unread range, and is consumed again with the prefix ending before t2: t3 is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import SparkContext
+
+from consume_upstream.buffer import BufferNote, BufferWriter, ChangeBuffer
+from consume_upstream.key_order import KeyOrder
+from consume_upstream.log import LogBatch
+from consume_upstream.mark import UpstreamMarks, mark_chunk, upstream_marks
+from consume_upstream.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt, VisibleGtids, resolve
+from consume_upstream.upstream_table import UpstreamTable
+from progress.state import BackfillState, Intent
+from vnode_backfill import change
+from vnode_backfill.change import BEFORE_PREFIX, ChangeOp, Mark
+from vnode_backfill.columns import TableDefinition
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.keys import SplitPlan
+from vnode_backfill.sinks import FileReceipt
+from vnode_backfill.tasks import run_tasks
+
+_IN_DRIVER_BYTES = 16 * 1024 * 1024
+"""A shorter stretch is read in the driver: starting a Spark job would take longer than reading it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """A stretch of the log within one file, and everything a worker needs to buffer its changes. Can be pickled."""
+
+    table: UpstreamTable
+    plan: SplitPlan
+    marks: UpstreamMarks
+    visible: Visibility
+    prefix: CdcOffset | None
+    after: CdcOffset
+    upto: CdcOffset
+    reader: int
+    writer: BufferWriter
+    epoch: Epoch
+    part: int
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class PieceConsumed:
+    """What became of a piece: the files written, what was kept, and which transactions were not visible."""
+
+    receipts: tuple[FileReceipt, ...]
+    kept: int
+    read: int
+    missing: tuple[LoggedTransaction, ...]
+    newest: int
+
+
+class UpstreamTableExecutor:
+    """Consumes the log epoch by epoch. Consuming an epoch again changes nothing."""
+
+    def __init__(self, table: UpstreamTable, buffer: ChangeBuffer, *, readers: int, memory: int) -> None:
+        self._table, self._buffer = table, buffer
+        self._readers, self._memory = readers, memory
+
+    def consume(
+        self, spark: SparkContext | None, state: BackfillState, plan: SplitPlan, intent: Intent
+    ) -> BufferNote:
+        """Buffer the changes of `(state.written, intent.written]` and commit them as the intent's epoch."""
+        landed = self._buffer.landed(intent.epoch)
+        if landed is not None:
+            return landed
+        pieces = self._pieces(state, plan, intent)
+        run = partial(_consume_in_spark, spark, self._readers) if spark and _is_large(pieces) else _consume_here
+        done = run(pieces)
+        hole = _first_hole(done)
+        if hole is not None and hole + 1 < len(pieces):
+            prefix = done[hole].missing[0].start
+            again = [replace(piece, prefix=prefix) for piece in pieces[hole + 1 :]]
+            done = [*done[: hole + 1], *run(again)]
+        return self._commit(state, intent, done)
+
+    def _pieces(self, state: BackfillState, plan: SplitPlan, intent: Intent) -> list[LogPiece]:
+        stretches = self._table.log_stretches(state.written, intent.written)
+        still = _still_missing(intent.visible, state.missing)
+        return [
+            LogPiece(
+                table=self._table, plan=plan, marks=upstream_marks(state, plan), visible=intent.visible,
+                prefix=still[0].start if still else None, after=after, upto=upto, reader=number % self._readers,
+                writer=self._buffer.writer(), epoch=intent.epoch, part=number, memory=self._memory // self._readers,
+            )
+            for number, (after, upto) in enumerate(stretches)
+        ]  # fmt: skip
+
+    def _commit(self, state: BackfillState, intent: Intent, done: Sequence[PieceConsumed]) -> BufferNote:
+        logged = [transaction for piece in done for transaction in piece.missing]
+        visible, missing = resolve(intent.visible, state.missing, logged, intent.written)
+        note = BufferNote(
+            visible=visible, missing=missing, kept=sum(piece.kept for piece in done),
+            read=sum(piece.read for piece in done), newest=max((piece.newest for piece in done), default=0),
+        )  # fmt: skip
+        return self._buffer.commit(intent.epoch, [receipt for piece in done for receipt in piece.receipts], note)
+
+
+def _is_large(pieces: Sequence[LogPiece]) -> bool:
+    return len(pieces) > 1 or any(piece.upto.pos - piece.after.pos > _IN_DRIVER_BYTES for piece in pieces)
+
+
+def _consume_here(pieces: Sequence[LogPiece]) -> list[PieceConsumed]:
+    return [consume_piece(piece) for piece in pieces]
+
+
+def _consume_in_spark(spark: SparkContext, readers: int, pieces: Sequence[LogPiece]) -> list[PieceConsumed]:
+    """One task per file, at most `readers` at a time: each holds one connection to the source."""
+    lanes = [[piece for piece in pieces if piece.reader == reader] for reader in range(readers)]
+    lanes = [lane for lane in lanes if lane]
+    done = [pair for pairs in run_tasks(spark, _consume_lane, lanes) for pair in pairs]
+    return [consumed for _, consumed in sorted(done, key=lambda pair: pair[0])]
+
+
+def _consume_lane(lane: Sequence[LogPiece]) -> list[tuple[int, PieceConsumed]]:
+    return [(piece.part, consume_piece(piece)) for piece in lane]
+
+
+def _first_hole(done: Sequence[PieceConsumed]) -> int | None:
+    return next((number for number, piece in enumerate(done) if piece.missing), None)
+
+
+def _still_missing(visible: Visibility, missing: Sequence[LoggedTransaction]) -> list[LoggedTransaction]:
+    if isinstance(visible, VisibleAt):
+        return []
+    return [transaction for transaction in missing if not visible.covers_transaction(transaction.gtid)]
+
+
+def consume_piece(piece: LogPiece) -> PieceConsumed:
+    """Read, mark and write one piece in bounded memory: kept changes are written whenever they fill their share."""
+    missing: dict[CdcOffset, LoggedTransaction] = {}
+    receipts: list[FileReceipt] = []
+    waiting: list[pa.Table] = []
+    read = kept = newest = 0
+    with KeyOrder(piece.table, piece.plan) as order:
+        for batch in piece.table.read_log(piece.after, piece.upto, piece.reader):
+            _note_missing(piece, batch, missing)
+            changes = changes_of(batch, piece.table.definition)
+            read += len(batch)
+            newest = max(newest, int(batch.timestamp.max(initial=0)))
+            if len(changes):
+                waiting.append(_kept(piece, changes, order, _prefix(piece, missing)))
+                kept += len(waiting[-1])
+            if sum(table.nbytes for table in waiting) > piece.memory:
+                receipts.append(_write(piece, len(receipts), waiting))
+    if any(map(len, waiting)):
+        receipts.append(_write(piece, len(receipts), waiting))
+    return PieceConsumed(tuple(receipts), kept, read, tuple(missing.values()), newest)
+
+
+def _write(piece: LogPiece, number: int, waiting: list[pa.Table]) -> FileReceipt:
+    receipt = piece.writer.write(piece.epoch, piece.part * 10_000 + number, pa.concat_tables(waiting))
+    waiting.clear()
+    return receipt
+
+
+def _note_missing(piece: LogPiece, batch: LogBatch, missing: dict[CdcOffset, LoggedTransaction]) -> None:
+    if not isinstance(piece.visible, VisibleGtids):
+        return
+    for transaction in batch.transactions:
+        if not piece.visible.covers_transaction(transaction.gtid):
+            number, pos = transaction.start
+            start = replace(piece.upto, number=number, pos=pos, row=0)
+            missing.setdefault(start, LoggedTransaction(transaction.gtid, start))
+
+
+def _prefix(piece: LogPiece, missing: dict[CdcOffset, LoggedTransaction]) -> VisibleAt:
+    """The visible prefix as far as this piece knows it."""
+    if isinstance(piece.visible, VisibleAt):
+        return piece.visible
+    known = [piece.prefix] if piece.prefix is not None else []
+    return VisibleAt(min([piece.upto, *missing, *known], key=lambda offset: offset.order))
+
+
+def _kept(piece: LogPiece, changes: pa.Table, order: KeyOrder, visible: VisibleAt) -> pa.Table:
+    """The changes that are not dropped, with their vnode and epoch."""
+    keys = [changes.column(name).combine_chunks() for name in piece.table.definition.key]
+    positions, vnodes = order.places(keys)
+    file = changes.column(change.FILE).to_numpy()
+    pos = changes.column(change.POS).to_numpy()
+    marks = mark_chunk(piece.marks.view(visible), positions, vnodes, file, pos)
+    changes = changes.append_column(change.VNODE, pa.array(vnodes, pa.int32()))
+    changes = changes.append_column(change.EPOCH, pa.array(np.full(len(vnodes), piece.epoch, np.int64)))
+    return changes.filter(pa.array(marks != Mark.DROP))
+
+
+def changes_of(batch: LogBatch, definition: TableDefinition) -> pa.Table:
+    """A log batch as changes of keys: after-image, before-image, offset, half and operation of each."""
+    if not len(batch):
+        return _change_table(batch, definition, np.empty(0, np.int64), ChangeOp.INSERT)
+    moved = _key_changed(batch, definition)
+    gone = np.flatnonzero((batch.op == ChangeOp.DELETE) | moved)
+    new = np.flatnonzero((batch.op == ChangeOp.INSERT) | moved)
+    kept = np.flatnonzero((batch.op == ChangeOp.UPDATE) & ~moved)
+    parts = ((gone, ChangeOp.DELETE), (new, ChangeOp.INSERT), (kept, ChangeOp.UPDATE))
+    return pa.concat_tables([_change_table(batch, definition, rows, op) for rows, op in parts if len(rows)])
+
+
+def _key_changed(batch: LogBatch, definition: TableDefinition) -> npt.NDArray[np.bool_]:
+    """Updates whose key bytes changed, also where the collation calls them equal: a sink keeps bytes."""
+    updates = batch.op == ChangeOp.UPDATE
+    changed = np.zeros(len(batch), np.bool_)
+    if updates.any():
+        for name in definition.key:
+            before, after = batch.before.column(name), batch.after.column(name)
+            changed |= pc.fill_null(pc.not_equal(before, after), False).to_numpy(zero_copy_only=False)
+    return changed & updates
+
+
+def _change_table(
+    batch: LogBatch, definition: TableDefinition, rows: npt.NDArray[np.int64], op: ChangeOp
+) -> pa.Table:
+    take: Callable[[pa.Array], pa.Array] = partial(pc.take, indices=pa.array(rows))
+    delete = op is ChangeOp.DELETE
+    columns: dict[str, pa.Array] = dict(_offsets(batch, rows, op))
+    for name in definition.arrow_schema.names:
+        if delete and name not in definition.key:
+            columns[name] = pa.nulls(len(rows), definition.column(name).arrow_type)
+        else:
+            columns[name] = take((batch.before if delete else batch.after).column(name))
+    for name in definition.arrow_schema.names:
+        kind = definition.column(name).arrow_type
+        known = op is not ChangeOp.INSERT
+        columns[BEFORE_PREFIX + name] = take(batch.before.column(name)) if known else pa.nulls(len(rows), kind)
+    return pa.table(columns)
+
+
+def _offsets(batch: LogBatch, rows: npt.NDArray[np.int64], op: ChangeOp) -> Iterator[tuple[str, pa.Array]]:
+    count = len(rows)
+    yield change.FILE, pa.array(np.full(count, batch.file, np.int64))
+    yield change.POS, pa.array(batch.pos[rows].astype(np.int64))
+    yield change.ROW, pa.array(batch.row[rows].astype(np.int64), pa.int64()).cast(pa.int32())
+    yield change.HALF, pa.array(np.full(count, 0 if op is ChangeOp.DELETE else 1, np.int8))
+    yield change.OP, pa.array(np.full(count, op, np.int8))
+    yield change.TIMESTAMP, pa.array(batch.timestamp[rows].astype(np.int64))

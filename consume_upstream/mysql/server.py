@@ -1,0 +1,157 @@
+"""A MySQL or MariaDB table as the upstream: a description that can be pickled, and sessions opened from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pymysql.connections import Connection
+
+from consume_upstream.mysql import collation, sql
+from consume_upstream.mysql.connection import SourceAddress, connect
+from consume_upstream.mysql.definition import read_definition
+from consume_upstream.mysql.facts import ServerFacts, TableProfile, read_server_facts, read_table_profile
+from consume_upstream.mysql.positions import LogQuestions
+from consume_upstream.mysql.resultset import ZeroDates
+from consume_upstream.mysql.session import ServerIdentity, identify
+from consume_upstream.mysql.snapshot import SnapshotReader
+from consume_upstream.offset import CdcOffset, Visibility
+from consume_upstream.upstream_table import Weights
+from vnode_backfill.columns import TableDefinition
+from vnode_backfill.errors import SourceError
+from vnode_backfill.keys import Bound, KeyRange
+from vnode_backfill.plan import TableFacts
+from vnode_backfill.vnode import Key, keys_of
+
+__all__ = ["MySqlSession", "MySqlTable"]
+
+
+@dataclass(frozen=True, slots=True)
+class MySqlTable:
+    """Address, definition and how to read: all a worker needs. RisingWave calls this `ExternalStorageTable`."""
+
+    address: SourceAddress
+    definition: TableDefinition
+    identity: ServerIdentity
+    zero_dates: ZeroDates = "null"
+    watermark_table: str | None = None
+    visibility_timeout: float = 60.0
+
+    @classmethod
+    def open(
+        cls,
+        address: SourceAddress,
+        database: str,
+        table: str,
+        *,
+        zero_dates: ZeroDates = "null",
+        watermark_table: str | None = None,
+        visibility_timeout: float = 60.0,
+    ) -> MySqlTable:
+        """Ask the server who it is and what the table looks like now."""
+        with connect(address) as connection:
+            definition = read_definition(connection, database, table)
+            identity = identify(connection)
+        return cls(address, definition, identity, zero_dates, watermark_table, visibility_timeout)
+
+    def connect(self) -> Connection:
+        """A read-only connection; the caller closes it."""
+        return connect(self.address)
+
+    def current_definition(self) -> TableDefinition:
+        with self.connect() as connection:
+            return read_definition(connection, self.definition.database, self.definition.table)
+
+    def current_identity(self) -> ServerIdentity:
+        """Which server answers at the address now; another one after a failover."""
+        with self.connect() as connection:
+            return identify(connection)
+
+    def server_facts(self) -> ServerFacts:
+        with self.connect() as connection:
+            return read_server_facts(connection, self.identity, self.definition)
+
+    def table_profile(self) -> TableProfile:
+        with self.connect() as connection:
+            return read_table_profile(connection, self.identity, self.definition)
+
+    def session(self) -> closing[MySqlSession]:
+        return closing(MySqlSession(self))
+
+    def written_offset(self) -> CdcOffset:
+        return self._log_questions().written_offset()
+
+    def visible_offset(self) -> Visibility:
+        return self._log_questions().visible_offset()
+
+    def first_offset(self) -> CdcOffset:
+        return self._log_questions().first_offset()
+
+    def _log_questions(self) -> LogQuestions:
+        return LogQuestions(
+            connect=self.connect,
+            connect_writable=lambda: connect(self.address, read_only=False),
+            identity=self.identity,
+            watermark_table=self.watermark_table,
+            deadline_seconds=self.visibility_timeout,
+        )
+
+
+class MySqlSession:
+    """One connection to one table: its rows and its keys, in the server's own order."""
+
+    def __init__(self, table: MySqlTable) -> None:
+        self._table = table
+        self.definition = table.definition
+        self._connection = table.connect()
+        self._reader = SnapshotReader(self._connection, table.definition, zero_dates=table.zero_dates)
+
+    def read_range(
+        self, key_range: KeyRange, *, after: Key | None = None, limit: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        return self._reader.read_range(key_range, after=after, limit=limit)
+
+    def table_facts(self) -> TableFacts:
+        minimum, maximum = self.min_max()
+        profile = read_table_profile(self._connection, self._table.identity, self.definition)
+        return TableFacts(
+            self.definition.key_parts, minimum, maximum, profile.estimated_rows, profile.average_row_bytes
+        )
+
+    def min_max(self) -> tuple[Bound | None, Bound | None]:
+        first = self._key(sql.first_key(self.definition, self._reader.index))
+        last = self._key(sql.last_key(self.definition, self._reader.index))
+        if first is None or last is None:
+            return None, None
+        low, high = self.order_bounds([first, last])
+        return low, high
+
+    def estimate_rows(self, low: Bound, high: Bound) -> int:
+        """The optimiser dives into the index at both ends; nothing is read in between."""
+        query = sql.explain_range(self.definition, self._reader.index, KeyRange(low, high))
+        rows = self._reader.explain(query).column("rows").to_pylist()
+        # "Impossible WHERE" and the like have no number: the optimiser knows that nothing is there.
+        return sum(int(value) for value in rows if value is not None)
+
+    def next_bound(self, after: Bound, rows: int) -> Bound | None:
+        if rows < 1:
+            raise SourceError(f"cannot skip {rows} rows")
+        key = self._key(sql.skip_rows(self.definition, self._reader.index, after.key, rows))
+        return None if key is None else self.order_bounds([key])[0]
+
+    def collation_keys(self, keys: Sequence[Key]) -> list[Weights]:
+        return collation.collation_keys(self._connection, self.definition, keys)
+
+    def order_bounds(self, keys: Sequence[Key]) -> list[Bound]:
+        return collation.order_bounds(self._connection, self.definition, keys)
+
+    def close(self) -> None:
+        if self._connection.open:
+            self._connection.close()
+
+    def _key(self, query: sql.Query) -> Key | None:
+        found = self._reader.read_keys(query).combine_chunks()
+        keys = keys_of(self.definition.key_parts, [column.combine_chunks() for column in found.columns])
+        return keys[0] if keys else None

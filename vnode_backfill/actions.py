@@ -1,0 +1,275 @@
+"""How the coordinator's orders are carried out: each in a thread of its own, reporting back through the barrier manager only.
+
+What must be true: an order has exactly one outcome, a report or a failure; nothing of an abandoned attempt still runs when the next
+one begins; every effect is keyed by its epoch, so that carrying an order out again changes nothing. `seam` is called before and
+after every order: crash tests kill the process there.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql import SparkSession
+
+from consume_upstream.buffer import BufferNote, ChangeBuffer
+from consume_upstream.executor import UpstreamTableExecutor
+from consume_upstream.upstream_table import UpstreamTable
+from progress.barriers import LocalBarrierManager
+from progress.state import BackfillState
+from progress.store import StateStore
+from vnode_backfill.config import Config
+from vnode_backfill.epoch import Actor, Barrier
+from vnode_backfill.intent import Sample
+from vnode_backfill.keys import SplitPlan
+from vnode_backfill.merge import merge_epoch
+from vnode_backfill.planning import extended_plan
+from vnode_backfill.protocol import (
+    Action,
+    BufferChanges,
+    ChangesBuffered,
+    CommitEpoch,
+    CommitReceipts,
+    EpochMerged,
+    EpochRestarted,
+    Event,
+    ExtendPlan,
+    InjectBarrier,
+    MergeEpoch,
+    PlanExtended,
+    RangeReceipt,
+    RangesRead,
+    ReadRanges,
+    ReceiptsCommitted,
+    RestartEpoch,
+    Sampled,
+    SampleSource,
+    StateCommitted,
+    Stop,
+    TrimBuffer,
+)
+from vnode_backfill.sinks import ReadReceipt, Sink
+from vnode_backfill.snapshot import Lane, read_ranges
+
+log = logging.getLogger(__name__)
+
+Moment = Literal["before", "after"]
+Seam = Callable[[Moment, Action], None]
+_FIRST_ROWS_PER_SECOND = 200_000
+"""Assumed of a worker until it was measured; a lane stops when its time is over, so too much is harmless."""
+
+
+def no_seam(moment: Moment, action: Action) -> None:
+    """Nothing happens between orders in production."""
+
+
+seam: Seam = no_seam
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything with an effect that a running job holds."""
+
+    config: Config
+    spark: SparkSession
+    table: UpstreamTable
+    sink: Sink
+    buffer: ChangeBuffer
+    store: StateStore
+
+
+@dataclass
+class Pace:
+    """How fast workers were measured to read, and when the epoch in hand began."""
+
+    rows_per_second: float = _FIRST_ROWS_PER_SECOND
+    epoch_began: float = 0.0
+    read_last: bool = False
+
+    def measured(self, rows: int, seconds: float, lanes: int) -> None:
+        if rows and seconds > 0:
+            self.rows_per_second = 0.5 * self.rows_per_second + 0.5 * rows / seconds / max(lanes, 1)
+
+
+class Performer:
+    """Carries orders out. `state` and `plan` are what is committed, set by the job before it orders anything."""
+
+    def __init__(self, services: Services, barriers: LocalBarrierManager[Event], state: BackfillState, plan: SplitPlan) -> None:
+        self.services, self.barriers = services, barriers
+        self.state, self.plan = state, plan
+        self.pace = Pace()
+        self.note: BufferNote | None = None
+        self._receipts: tuple[ReadReceipt, ...] = ()
+        self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="action")
+        self._running: set[Future[None]] = set()
+        self._awake = threading.Event()
+        limits, config = services.config.limits, services.config
+        self._upstream = UpstreamTableExecutor(
+            services.table, services.buffer, readers=limits.log_readers, memory=limits.log_memory
+        )
+        self._epoch_seconds = config.epoch.backfill.total_seconds()
+
+    def perform(self, action: Action) -> None:
+        """Begin to carry an order out; its outcome comes as an event."""
+        match action:
+            case InjectBarrier(barrier=barrier):
+                self.barriers.inject(barrier)
+                self.pace.epoch_began = time.monotonic()
+            case Stop():
+                self.wake()
+            case ReadRanges(barrier=barrier):
+                self._begin(Actor.SNAPSHOT, barrier.attempt, action, lambda: self._read(action))
+            case BufferChanges(barrier=barrier):
+                self._begin(Actor.UPSTREAM, barrier.attempt, action, lambda: self._buffer(action))
+            case MergeEpoch(barrier=barrier):
+                self._begin(Actor.MERGE, barrier.attempt, action, lambda: self._merge(action))
+            case CommitReceipts(barrier=barrier):
+                self._begin(Actor.DRIVER, barrier.attempt, action, lambda: self._commit_receipts(action))
+            case RestartEpoch(attempt=attempt):
+                threading.Thread(target=self._restart, args=(attempt,), daemon=True).start()
+            case SampleSource() | CommitEpoch() | ExtendPlan() | TrimBuffer():
+                self._begin(Actor.DRIVER, self._attempt, action, lambda: self._in_driver(action))
+
+    _attempt = 0
+
+    def wake(self) -> None:
+        """End an idle pause early."""
+        self._awake.set()
+
+    def close(self) -> None:
+        self._awake.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _begin(self, actor: Actor, attempt: int, action: Action, work: Callable[[], None]) -> None:
+        self._attempt = attempt
+
+        def guarded() -> None:
+            try:
+                seam("before", action)
+                work()
+                seam("after", action)
+            except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
+                log.warning("action failed action=%s error=%s", type(action).__name__, error)
+                self.barriers.notify_failure(actor, attempt, error)
+
+        future = self._pool.submit(guarded)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+
+    def _in_driver(self, action: SampleSource | CommitEpoch | ExtendPlan | TrimBuffer) -> None:
+        match action:
+            case SampleSource():
+                self._sample(action)
+            case CommitEpoch(state=state):
+                self.services.store.commit(state)
+                self.barriers.tell(StateCommitted(state.revision))
+            case ExtendPlan(generation=generation):
+                plan = extended_plan(self.services.table, self.services.sink, self.plan.at(generation), self.services.config)
+                self.services.store.write_plan(plan, plan.generation)
+                self.barriers.tell(PlanExtended(plan))
+            case TrimBuffer(upto=upto):
+                self.services.buffer.trim(upto)
+
+    def _group(self, actor: Actor, barrier: Barrier) -> None:
+        """Spark jobs of this thread run in the actor's pool and can be cancelled together."""
+        spark = self.services.spark.sparkContext
+        spark.setLocalProperty("spark.scheduler.pool", str(actor))
+        spark.setJobGroup(_GROUP, f"{actor} of epoch {barrier.epoch}", interruptOnCancel=True)
+
+    def _read(self, action: ReadRanges) -> None:
+        barrier = action.barrier
+        appended, replaced = self.services.sink.landed_reads(barrier.epoch)
+        landed = [receipt for receipts in (appended, replaced) for receipt in receipts or ()]
+        lanes = self._lanes(action, skip_append=appended is not None, skip_replace=replaced is not None)
+        began = time.monotonic()
+        self._group(Actor.SNAPSHOT, barrier)
+        read = read_ranges(self.services.spark.sparkContext, lanes)
+        self.pace.measured(sum(r.rows for r in read), time.monotonic() - began, sum(bool(lane.ranges) for lane in lanes))
+        self.pace.read_last = bool(read)
+        self._receipts = (*landed, *read)
+        self.barriers.collect(
+            Actor.SNAPSHOT, barrier, RangesRead(barrier.epoch, _range_receipts(self._receipts), barrier.attempt)
+        )
+
+    def _lanes(self, action: ReadRanges, *, skip_append: bool, skip_replace: bool) -> list[Lane]:
+        """What landed before a crash is not read again, and what was left unread then stays unread in this epoch."""
+        assert self.state.intent is not None
+        plan = self.plan.at(self.state.intent.plan_generation)
+        by_ordinal = {planned.ordinal: planned for planned in plan.ranges}
+        limit = self.state.controls.rows_per_second
+        working = sum(bool(lane) for lane in action.lanes) or 1
+        return [
+            Lane(
+                table=self.services.table, writer=self.services.sink.writer(), plan=plan,
+                ranges=tuple(
+                    by_ordinal[ordinal] for ordinal in ordinals
+                    if not (skip_replace if ordinal in action.replaces else skip_append)
+                ),
+                epoch=action.barrier.epoch, attempt=action.barrier.attempt, seconds=self._epoch_seconds,
+                rows_per_second=limit / working if limit else None,
+            )
+            for ordinals in action.lanes
+        ]  # fmt: skip
+
+    def _commit_receipts(self, action: CommitReceipts) -> None:
+        barrier = action.barrier
+        assert self.state.intent is not None
+        plan = self.plan.at(self.state.intent.plan_generation)
+        appended = [receipt for receipt in self._receipts if receipt.ordinal not in action.replaces]
+        replaced = [receipt for receipt in self._receipts if receipt.ordinal in action.replaces]
+        landed = self.services.sink.commit_reads(barrier.epoch, appended, replaced, plan)
+        self.barriers.tell(ReceiptsCommitted(barrier.epoch, _range_receipts(landed), barrier.attempt))
+
+    def _buffer(self, action: BufferChanges) -> None:
+        barrier = action.barrier
+        self._group(Actor.UPSTREAM, barrier)
+        plan = self.plan.at(action.intent.plan_generation)
+        note = self._upstream.consume(self.services.spark.sparkContext, self.state, plan, action.intent)
+        self.note = note
+        event = ChangesBuffered(barrier.epoch, note.visible, note.missing, note.kept, barrier.attempt)
+        self.barriers.collect(Actor.UPSTREAM, barrier, event)
+
+    def _merge(self, action: MergeEpoch) -> None:
+        barrier = action.barrier
+        assert self.state.intent is not None
+        self._group(Actor.MERGE, barrier)
+        plan = self.plan.at(self.state.intent.plan_generation)
+        changes = merge_epoch(
+            self.services.spark, self.services.table, self.services.sink, self.services.buffer, self.state, plan, action
+        )
+        self.barriers.collect(Actor.MERGE, barrier, EpochMerged(barrier.epoch, changes, barrier.attempt))
+
+    def _sample(self, action: SampleSource) -> None:
+        """Ask the source, not before the epoch has its length: short epochs cost more than they bring."""
+        self._awake.clear()
+        length = self.services.config.epoch.live.total_seconds()
+        rest = self.pace.epoch_began + length - time.monotonic()
+        if (action.idle or not self.pace.read_last) and rest > 0:
+            self._awake.wait(rest)
+        table = self.services.table
+        sample = Sample(table.written_offset(), table.visible_offset(), int(self.pace.rows_per_second * self._epoch_seconds))
+        self.barriers.tell(Sampled(sample, action.ticket))
+
+    def _restart(self, attempt: int) -> None:
+        """End everything of the failed attempt, wait (longer each time, and not all drivers alike), and report."""
+        limits = self.services.config.limits
+        self.services.spark.sparkContext.cancelJobGroup(_GROUP)
+        wait(tuple(self._running))
+        self._attempt = attempt
+        longest = min(limits.backoff.total_seconds() * 2 ** (attempt - 1), limits.max_backoff.total_seconds())
+        self._awake.clear()
+        self._awake.wait(longest * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+        self.barriers.tell(EpochRestarted())
+
+
+_GROUP = "vnode-backfill"
+
+
+def _range_receipts(receipts: tuple[ReadReceipt, ...] | list[ReadReceipt]) -> tuple[RangeReceipt, ...]:
+    return tuple(RangeReceipt(receipt.ordinal, receipt.rows) for receipt in receipts)

@@ -1,0 +1,102 @@
+"""The commands, their flags and their exit codes.
+
+0: done. 1: failed, the reason is on stderr and in the state. 2: wrong configuration, or refused before anything was written.
+Ctrl-C and SIGTERM end `run` at a SyncCheckpoint with 0. `plan`, `status` and the requests start no JVM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from vnode_backfill import __version__
+from vnode_backfill.errors import BackfillError
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and end the process with its exit code.
+
+    The process ends at once: native threads of the table library were seen to abort a normal interpreter exit.
+    """
+    code = execute(sys.argv[1:] if argv is None else argv)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def execute(argv: Sequence[str]) -> int:
+    """Run a command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.INFO if arguments.verbose else logging.ERROR, format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )  # fmt: skip
+    try:
+        return _dispatch(arguments)
+    except BackfillError as error:
+        print(f"vnode-backfill: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _dispatch(arguments: argparse.Namespace) -> int:
+    # Each command is imported when it runs: `status` must not pay for Spark.
+    from vnode_backfill import commands
+    from vnode_backfill.config import load_config
+
+    overrides = {name: getattr(arguments, name, None) for name in ("vnodes", "workers")}
+    config = load_config(Path(arguments.config), overrides)
+    match arguments.command:
+        case "plan":
+            return commands.plan(config, as_json=arguments.json)
+        case "status":
+            return commands.status(config, as_json=arguments.json, per_vnode=arguments.per_vnode)
+        case "verify":
+            return commands.verify(config, master=arguments.master, as_json=arguments.json)
+        case _:
+            return commands.run(
+                config, until=arguments.until, master=arguments.master, asked_vnodes=arguments.vnodes,
+                asked_workers=arguments.workers, face=_face(arguments),
+            )  # fmt: skip
+
+
+def _face(arguments: argparse.Namespace) -> str:
+    if arguments.json_lines:
+        return "json-lines"
+    return "quiet" if arguments.quiet else "terminal"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="vnode-backfill", description="Copy a live MySQL or MariaDB table into Delta Lake and keep it in step."
+    )
+    parser.add_argument("--version", action="version", version=f"vnode-backfill {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--config", required=True, metavar="job.yaml", help="the job's configuration")
+    common.add_argument("--verbose", action="store_true", help="log what happens, to stderr")
+    as_json = argparse.ArgumentParser(add_help=False)
+    as_json.add_argument("--json", action="store_true", help="print one JSON document")
+    spark = argparse.ArgumentParser(add_help=False)
+    spark.add_argument("--master", help="Spark master; one given by spark-submit is kept")
+    commands.add_parser("plan", parents=[common, as_json], help="check the source, cut the table; writes nothing")
+    status = commands.add_parser("status", parents=[common, as_json], help="how far the job is")
+    status.add_argument("--per-vnode", action="store_true", help="list every vnode")
+    commands.add_parser("verify", parents=[common, as_json, spark], help="compare source and target row by row")
+    _add_run(commands.add_parser("run", parents=[common, spark], help="run the job, or go on with it"))
+    return parser
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    run.add_argument("--vnodes", type=int, help="how many vnodes a new job has (1 to 32768; fixed afterwards)")
+    run.add_argument("--workers", type=int, help="how many Spark partitions share the vnodes")
+    run.add_argument("--until", choices=("live", "stopped"), default="stopped", help="when to end (default: stopped)")
+    run.add_argument("--quiet", action="store_true", help="show no progress")
+    run.add_argument("--json-lines", action="store_true", help="show progress as one JSON document per line")

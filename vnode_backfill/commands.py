@@ -1,0 +1,185 @@
+"""What each command does, from a checked configuration to an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import replace
+
+from progress.report import Estimates, Observed, RateWindow, Report, Retry, Subject, report_of
+from progress.state import RequestKind
+from vnode_backfill import opening
+from vnode_backfill.config import Config
+from vnode_backfill.errors import StateError
+from vnode_backfill.keys import SplitPlan
+from vnode_backfill.opening import Examined, Opened
+
+
+def plan(config: Config, *, as_json: bool) -> int:
+    """Check, cut and estimate; writes nothing. Exit code 2 if the job would be refused."""
+    from vnode_backfill.preflight import render, to_json
+
+    found = opening.examine_source(config, task_slots=None)
+    refused = any(finding.refuses for finding in found.findings)
+    if as_json:
+        print(json.dumps({"version": 1, "findings": json.loads(to_json(found.findings)), "plan": _plan_facts(found)}))
+    else:
+        print(render(found.findings))
+        print(_plan_text(config, found))
+    return 2 if refused else 0
+
+
+def status(config: Config, *, as_json: bool, per_vnode: bool) -> int:
+    """The report from the state tables alone; works whether a driver runs or not."""
+    from progress.terminal import status_text
+
+    report = read_report(config)
+    print(report.to_json(per_vnode=per_vnode) if as_json else status_text(report, per_vnode=per_vnode))
+    return 0
+
+
+def read_report(config: Config) -> Report:
+    snapshot = opening.state_store(config).status_snapshot()
+    if snapshot is None:
+        raise StateError(
+            f"there is no job {config.job} in {config.state.path}",
+            hint="Start it with `vnode-backfill run --config …`, or check job and state.path.",
+        )
+    return snapshot
+
+
+def verify(config: Config, *, master: str | None, as_json: bool) -> int:
+    """Compare source and target; exit code 1 if they differ."""
+    from vnode_backfill.spark_session import open_session
+    from vnode_backfill.verify import render, to_json, verify_table
+
+    loaded = opening.state_store(config).load()
+    if loaded is None:
+        raise StateError(f"there is no job {config.job} in {config.state.path}")
+    table = opening.open_table(config)
+    delta = config.sink.delta
+    assert delta is not None
+    spark = open_session(config, master)
+    try:
+        result = verify_table(spark, table, loaded.plan, delta.path, workers=config.workers)
+    finally:
+        spark.stop()
+    print(to_json(result) if as_json else render(result))
+    return 0 if not result.differences else 1
+
+
+def run(
+    config: Config,
+    *,
+    until: str,
+    master: str | None,
+    asked_vnodes: int | None,
+    asked_workers: int | None,
+    face: str,
+) -> int:
+    """Create the job or take it up, and run it. The reason of a failure is on stderr and in the state."""
+    from vnode_backfill.actions import Services
+    from vnode_backfill.job import BackfillJob, Until
+    from vnode_backfill.spark_session import open_session, task_slots
+
+    opened = opening.open_job(config, task_slots=task_slots(config) if master is None else None, asked_vnodes=asked_vnodes)
+    store = opening.state_store(config)
+    _ask_for_workers(config, opened, asked_workers)
+    spark = open_session(config, master)
+    try:
+        services = Services(
+            config, spark, replace(opened.table, definition=opened.record.definition),
+            opening.delta_sink(config, opened.record.definition, opened.record.id),
+            opening.change_buffer(config, opened.record.definition, opened.record.id), store,
+        )  # fmt: skip
+        watcher = Watch(config, opened, face)
+        job = BackfillJob(services, opened.state, opened.plan, opened.lease, watcher.look)
+        _, failure = job.run(Until(until))
+        watcher.close()
+    finally:
+        spark.stop()
+        store.release()
+    if failure is not None:
+        print(f"vnode-backfill: {failure.message}", file=sys.stderr)
+        for name, text in (("detail", failure.detail), ("hint", failure.hint)):
+            if text:
+                print(f"  {name}: {text}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _ask_for_workers(config: Config, opened: Opened, asked: int | None) -> None:
+    """A number of workers given on the command line rescales a job that has another."""
+    if asked is not None and asked != len(opened.state.assignment):
+        opening.state_store(config).append_request(kind=RequestKind.RESCALE, workers=asked)
+
+
+def _plan_facts(found: Examined) -> dict[str, object] | None:
+    if found.plan is None or found.facts is None:
+        return None
+    return {
+        "ranges": len(found.plan.ranges),
+        "vnodes": found.plan.vnode_count,
+        "vnodes_with_ranges": len({planned.vnode for planned in found.plan.ranges}),
+        "estimated_rows": found.facts.estimated_rows,
+        "average_row_bytes": found.facts.average_row_bytes,
+    }
+
+
+def _plan_text(config: Config, found: Examined) -> str:
+    facts = _plan_facts(found)
+    if facts is None:
+        return "refused: nothing was planned"
+    assert found.plan is not None
+    return (
+        f"{found.table.definition.database}.{found.table.definition.table}: about {facts['estimated_rows']:,} rows "
+        f"in {facts['ranges']:,} ranges, hashed into {facts['vnodes_with_ranges']} of {facts['vnodes']} vnodes, "
+        f"read by {config.workers} workers"
+    )
+
+
+class Watch:
+    """Turns what the running job knows into reports, and shows them."""
+
+    def __init__(self, config: Config, opened: Opened, face: str) -> None:
+        from progress.terminal import open_view
+
+        self._view = open_view(face)
+        record = opened.record
+        self._subject = Subject(record.name, f"{record.database}.{record.table}", record.sink)
+        self._plan: SplitPlan | None = None
+        self._estimates = Estimates.of(opened.plan)
+        self._rates = RateWindow()
+        self._best = 0.0
+        self._shown_at = 0.0
+        self._driver = "this process"
+
+    def look(self, coordinator: object, performer: object) -> None:
+        """Show the newest report, a few times a second at most."""
+        from vnode_backfill.actions import Performer
+        from vnode_backfill.coordinator import Coordinator
+
+        assert isinstance(coordinator, Coordinator)
+        assert isinstance(performer, Performer)
+        now = time.monotonic()
+        if now - self._shown_at < 0.25:
+            return
+        self._shown_at = now
+        if coordinator.plan is not self._plan:
+            self._plan, self._estimates = coordinator.plan, Estimates.of(coordinator.current_plan)
+        self._rates = self._rates.add(now, coordinator.saved.rows)
+        error = coordinator.last_error
+        note = performer.note
+        observed = Observed(
+            rows_per_second=self._rates.rows_per_second,
+            lag_seconds=max(0.0, time.time() - note.newest) if note and note.newest else None,
+            driver=self._driver,
+            retry=Retry(coordinator.attempt, error.message) if error else None,
+        )
+        report = report_of(self._subject, self._estimates, coordinator.saved, observed, at_least=self._best)
+        self._best = report.percent
+        self._view.show(report)
+
+    def close(self) -> None:
+        self._view.close()

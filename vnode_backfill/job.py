@@ -1,0 +1,163 @@
+"""How a job runs: take one event, decide, order what was decided; until it is stopped, or live if that is what was asked for.
+
+The loop never waits on the source or a sink: it takes events from the barrier manager and hands orders to the performer. What it
+does besides is watching: it renews the lease, looks for requests, asks to stop when a signal came or the job went live, and
+tells whoever shows progress.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from enum import StrEnum
+from types import FrameType
+
+from progress.barriers import (
+    ActorFailure,
+    BarrierCollected,
+    CdcTableBackfillProgress,
+    CreateMviewProgress,
+    LocalBarrierEvent,
+    LocalBarrierManager,
+    OtherEvent,
+)
+from progress.state import BackfillState, Failure, Request, RequestKind
+from progress.store import Lease
+from vnode_backfill.actions import Performer, Services
+from vnode_backfill.coordinator import Coordinator, Stage, decide
+from vnode_backfill.epoch import Actor
+from vnode_backfill.errors import BackfillError
+from vnode_backfill.keys import SplitPlan
+from vnode_backfill.protocol import ActorFailed, CommitEpoch, Event, RequestArrived, Started, Stop
+
+log = logging.getLogger(__name__)
+
+Watcher = Callable[[Coordinator, Performer], None]
+
+
+class Until(StrEnum):
+    """When `run` ends by itself."""
+
+    LIVE = "live"
+    STOPPED = "stopped"
+
+
+class BackfillJob:
+    """One driver's run of a job. `run` returns the committed state it ended with."""
+
+    def __init__(self, services: Services, state: BackfillState, plan: SplitPlan, lease: Lease, watch: Watcher) -> None:
+        self._services, self._lease, self._watch = services, lease, watch
+        self._barriers: LocalBarrierManager[Event] = LocalBarrierManager()
+        self._performer = Performer(services, self._barriers, state, plan)
+        retries = services.config.limits.retries
+        self._coordinator = Coordinator(saved=state, plan=plan, attempts_allowed=retries)
+        self._stop_asked = False
+        self._ended = threading.Event()
+
+    def run(self, until: Until) -> tuple[BackfillState, Failure | None]:
+        """Run to the end; the failure is what stopped it, if anything did."""
+        with self._signals(), self._background():
+            self._happen(Started())
+            while self._coordinator.stage is not Stage.STOPPED:
+                event = self._barriers.next_event(timeout=0.5)
+                if event is not None:
+                    self._take(event)
+                if until is Until.LIVE and self._coordinator.saved.is_live:
+                    self.ask_to_stop()
+                self._watch(self._coordinator, self._performer)
+        self._performer.close()
+        return self._coordinator.saved, self._failure
+
+    _failure: Failure | None = None
+
+    def ask_to_stop(self) -> None:
+        """Stop at a SyncCheckpoint; asking again changes nothing."""
+        if not self._stop_asked:
+            self._stop_asked = True
+            # Requests of operators have positive numbers; this one is the driver's own, unique by the commit it follows.
+            request = Request(-(self._coordinator.saved.revision + 1), RequestKind.STOP)
+            self._barriers.tell(RequestArrived(request))
+            self._performer.wake()
+
+    def _take(self, event: LocalBarrierEvent[Event]) -> None:
+        match event:
+            case BarrierCollected(result=result) | OtherEvent(event=result):
+                self._happen(result)
+            case ActorFailure(error=error, attempt=attempt):
+                log.warning("actor failed actor=%s attempt=%d error=%s", event.actor, attempt, error.message)
+                self._happen(ActorFailed(error, attempt))
+            case CreateMviewProgress() | CdcTableBackfillProgress():
+                pass
+
+    def _happen(self, event: Event) -> None:
+        self._coordinator, actions = decide(self._coordinator, event)
+        self._performer.state, self._performer.plan = self._coordinator.saved, self._coordinator.plan
+        for action in actions:
+            if isinstance(action, Stop):
+                self._failure = action.failure
+            if isinstance(action, CommitEpoch):
+                log.info("epoch ends epoch=%d kind=%s", action.state.epoch, _kind(action.state))
+            self._performer.perform(action)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.ask_to_stop()
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def _background(self) -> Iterator[None]:
+        """Renew the lease and look for requests, apart from the loop."""
+        lease_every = self._services.config.state.lease / 3
+        threads = [
+            threading.Thread(target=self._repeat, args=(lease_every, self._renew), daemon=True),
+            threading.Thread(target=self._repeat, args=(timedelta(seconds=1), self._look_for_requests), daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            for thread in threads:
+                thread.join()
+
+    def _repeat(self, every: timedelta, work: Callable[[], None]) -> None:
+        while not self._ended.wait(every.total_seconds()):
+            try:
+                work()
+            except BackfillError as error:
+                self._barriers.notify_failure(Actor.DRIVER, self._coordinator.attempt, error)
+
+    def _renew(self) -> None:
+        self._lease = self._services.store.renew(self._lease)
+
+    def _look_for_requests(self) -> None:
+        found = self._services.store.unacknowledged(self._coordinator.saved)
+        for request in found:
+            self._barriers.tell(RequestArrived(request))
+        if found:
+            self._performer.wake()
+
+
+def _kind(state: BackfillState) -> str:
+    return str(state.intent.kind) if state.intent else "none"
+
+
+def resumed(state: BackfillState) -> BackfillState:
+    """A stored state as a new driver takes it up: an old failure is history."""
+    return replace(state, failure=None)

@@ -1,0 +1,67 @@
+"""How the planner's questions are answered by the source, and a plan is extended over keys that came since.
+
+The planner itself is pure (`plan`); this is the one place where its questions meet a connection.
+"""
+
+from __future__ import annotations
+
+from consume_upstream.upstream_table import UpstreamSession, UpstreamTable
+from vnode_backfill.config import Config
+from vnode_backfill.keys import Bound, Bounds, SplitPlan
+from vnode_backfill.plan import EstimateRows, TableFacts, extend_plan, make_plan, plan_bounds, target_rows
+from vnode_backfill.sinks import Sink
+
+
+def plan_table(table: UpstreamTable, config: Config) -> tuple[TableFacts, SplitPlan]:
+    """Cut the table as it is now into ranges; the first offset must have been sampled before."""
+    with table.session() as session:
+        facts = session.table_facts()
+        bounds = _ask(session, facts, _target(facts, config))
+    return facts, make_plan(facts.parts, bounds, config.vnodes)
+
+
+def extended_plan(table: UpstreamTable, sink: Sink, plan: SplitPlan, config: Config) -> SplitPlan:
+    """The plan with one more generation over keys outside it, as source and sink hold them now."""
+    with table.session() as session:
+        facts = session.table_facts()
+        held = session.order_bounds(list(sink.key_extremes()))
+        found = [bound for bound in (facts.minimum, facts.maximum, *held) if bound is not None]
+        if not found:
+            return plan
+        low, high = min(found), max(found)
+        target = _target(facts, config)
+        if not plan.ranges:
+            return extend_plan(plan, above=_stretch(session, facts, low, high, target))
+        first, last = plan.ranges[0].range.low, plan.ranges[-1].range.high
+        if first is None or last is None:
+            return plan
+        below = _stretch(session, facts, low, first, target) if low < first else ()
+        beyond = session.next_bound(last, 1) or high
+        above = _stretch(session, facts, min(beyond, high), max(high, beyond), target) if high > last else ()
+        return extend_plan(plan, below=below, above=above)
+
+
+def _target(facts: TableFacts, config: Config) -> int:
+    limits = config.limits
+    return limits.range_rows or target_rows(
+        facts.estimated_rows, config.vnodes, facts.average_row_bytes, limits.range_bytes
+    )
+
+
+def _stretch(session: UpstreamSession, facts: TableFacts, low: Bound, high: Bound, target: int) -> Bounds:
+    part = TableFacts(facts.parts, low, high, facts.estimated_rows, facts.average_row_bytes)
+    return _ask(session, part, target)
+
+
+def _ask(session: UpstreamSession, facts: TableFacts, target: int) -> Bounds:
+    asking = plan_bounds(facts, target)
+    try:
+        question = next(asking)
+        while True:
+            if isinstance(question, EstimateRows):
+                question = asking.send(session.estimate_rows(question.low, question.high))
+            else:
+                question = asking.send(session.next_bound(question.after, question.rows))
+    except StopIteration as stop:
+        bounds: Bounds = stop.value
+        return bounds

@@ -1,0 +1,150 @@
+"""How an epoch's planned ranges become files of the sink, each worker reading its own vnodes (RisingWave: SnapshotBackfillExecutor).
+
+What must be true: a receipt exists only for a range that was read to its end, by a query that began after the epoch's
+visibility was sampled; every row in its file belongs to that range; a range without a receipt stays unread. Why it is:
+
+- The intent, and with it the visibility, is committed before `ReadRanges` is ordered, and each query opens its own read view.
+- The reader raises on anything but the server's own end of a result, so a lost connection cannot look like the end.
+- Every batch's keys are placed by the plan's own function and compared with the range asked for. A disagreement means that the
+  client's order is not the server's: the job stops instead of losing a row.
+- A lane stops *between* ranges when its time is over; what it did not begin is simply not in its receipts.
+
+With a rate limit a range is read in several queries, each with its own view. That is safe for the same reason that several ranges
+are: all of them begin after the visibility was sampled and end before the next written offset is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import SparkContext
+
+from consume_upstream.key_order import KeyOrder
+from consume_upstream.upstream_table import UpstreamSession, UpstreamTable
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.errors import KeyOrderError
+from vnode_backfill.keys import PlannedRange, SplitPlan
+from vnode_backfill.sinks import RangeWriter, ReadReceipt
+from vnode_backfill.tasks import run_tasks
+from vnode_backfill.vnode import Key, KeyKind, keys_of
+
+_SUB_READ_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One worker's share of an epoch: its ranges in the order to read them, and all it needs to do so. Can be pickled."""
+
+    table: UpstreamTable
+    writer: RangeWriter
+    plan: SplitPlan
+    ranges: tuple[PlannedRange, ...]
+    epoch: Epoch
+    attempt: int
+    seconds: float
+    rows_per_second: float | None = None
+
+
+def read_ranges(spark: SparkContext, lanes: Sequence[Lane]) -> list[ReadReceipt]:
+    """Read all lanes at once, one Spark partition and one source connection each; nothing is visible in the sink yet."""
+    lanes = [lane for lane in lanes if lane.ranges]
+    return [receipt for receipts in run_tasks(spark, _read_lane, lanes) for receipt in receipts]
+
+
+def _read_lane(lane: Lane) -> list[ReadReceipt]:
+    return list(VnodeStream(lane).receipts())
+
+
+class VnodeStream:
+    """Reads one lane's ranges vnode by vnode until its time is over."""
+
+    def __init__(self, lane: Lane, clock: Callable[[], float] = time.monotonic, wait: Callable[[float], None] = time.sleep) -> None:
+        self._lane, self._clock, self._wait = lane, clock, wait
+        self._ends = clock() + lane.seconds
+        self._budget = _Budget(lane.rows_per_second, clock)
+
+    def receipts(self) -> Iterator[ReadReceipt]:
+        """A receipt per range that was read to its end; at least one range is read."""
+        lane = self._lane
+        with lane.table.session() as session, KeyOrder(lane.table, lane.plan) as order:
+            for number, planned in enumerate(lane.ranges):
+                if number and self._clock() >= self._ends:
+                    return
+                batches = self._checked(planned, order, self._rows(session, planned))
+                yield lane.writer.write(lane.epoch, planned.ordinal, lane.attempt, batches)
+
+    def _rows(self, session: UpstreamSession, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
+        if self._budget.rate is None:
+            yield from session.read_range(planned.range)
+            return
+        after: Key | None = None
+        limit = max(1, int(self._budget.rate * _SUB_READ_SECONDS))
+        while True:
+            self._wait(self._budget.delay(limit))
+            rows = 0
+            for batch in session.read_range(planned.range, after=after, limit=limit):
+                if batch.num_rows:
+                    rows += batch.num_rows
+                    after = self._last_key(batch)
+                    yield batch
+            self._budget.give_back(limit - rows)
+            if rows < limit:
+                return
+
+    def _last_key(self, batch: pa.RecordBatch) -> Key:
+        last = batch.slice(batch.num_rows - 1)
+        return keys_of(self._lane.plan.parts, _key_columns(self._lane, last))[0]
+
+    def _checked(
+        self, planned: PlannedRange, order: KeyOrder, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """The same batches, each proven to lie in its range. Rows come in the server's order, so for text, whose order must be
+        asked for, the first and the last key of a batch prove the rest."""
+        text = any(part.kind is KeyKind.TEXT for part in self._lane.plan.parts)
+        for batch in batches:
+            if batch.num_rows:
+                probe = batch.take(pa.array(sorted({0, batch.num_rows - 1}))) if text else batch
+                keys = _key_columns(self._lane, probe)
+                positions, _ = order.places(keys)
+                wrong = (positions != self._position(planned)).nonzero()[0]
+                if len(wrong):
+                    key = keys_of(self._lane.plan.parts, [column.slice(int(wrong[0]), 1) for column in keys])[0]
+                    raise KeyOrderError(
+                        f"key {key!r} was read from range {planned.ordinal} but belongs elsewhere in the plan",
+                        detail=f"The range is {planned.range}. The server orders this key differently from the client.",
+                        hint="Set `executor: single`, which walks the key in the server's own order.",
+                    )
+            yield batch
+
+    def _position(self, planned: PlannedRange) -> int:
+        low = planned.range.low
+        found = self._lane.plan.find(low.order) if low is not None else None
+        return self._lane.plan.ranges.index(found) if found is not None else -1
+
+
+def _key_columns(lane: Lane, batch: pa.RecordBatch) -> list[pa.Array]:
+    return [batch.column(part.name) for part in lane.plan.parts]
+
+
+class _Budget:
+    """How long to wait so that rows never come faster than `rate`; time not used is not saved up for a burst."""
+
+    def __init__(self, rate: float | None, clock: Callable[[], float]) -> None:
+        self.rate = rate
+        self._clock = clock
+        self._free_at = clock()
+
+    def delay(self, rows: int) -> float:
+        """Reserve `rows` rows; the seconds to wait before reading them."""
+        assert self.rate is not None
+        now = self._clock()
+        start = max(now, self._free_at)
+        self._free_at = start + rows / self.rate
+        return start - now
+
+    def give_back(self, rows: int) -> None:
+        assert self.rate is not None
+        self._free_at -= rows / self.rate

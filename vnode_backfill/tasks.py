@@ -1,0 +1,42 @@
+"""How Python functions run as Spark tasks without losing what went wrong.
+
+Spark turns an exception of a task into text. A task here returns its error as a value instead, so that the driver raises the very
+error, with its detail, its hint and whether trying again can help. What Spark itself reports (a lost executor, a broken worker) is
+an `ActorError`, which is retried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+from vnode_backfill.errors import ActorError, BackfillError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def run_tasks(spark: SparkContext, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Run `function` on each item as a task of its own, all at once, and return the results in order."""
+    if not items:
+        return []
+    try:
+        outcomes = spark.parallelize(items, len(items)).map(partial(_attempt, function)).collect()
+    except (Py4JError, PySparkException) as error:
+        raise ActorError("a Spark job failed", detail=str(error)[:4000]) from error
+    failures = [outcome for outcome in outcomes if isinstance(outcome, BackfillError)]
+    if failures:
+        raise min(failures, key=lambda failure: failure.retryable)
+    return [outcome for outcome in outcomes if not isinstance(outcome, BackfillError)]
+
+
+def _attempt(function: Callable[[Item], Result], item: Item) -> Result | BackfillError:
+    try:
+        return function(item)
+    except BackfillError as error:
+        return error
