@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -25,6 +25,9 @@ from vnode_backfill.columns import TableDefinition
 from vnode_backfill.keys import Bound, KeyRange
 from vnode_backfill.plan import TableFacts
 from vnode_backfill.vnode import Key
+
+if TYPE_CHECKING:
+    from consume_upstream.log import LogBatch
 
 __all__ = ["UpstreamSession", "UpstreamTable", "Weights"]
 
@@ -92,3 +95,14 @@ class UpstreamTable(Protocol):
     def visible_offset(self) -> Visibility: ...
 
     def first_offset(self) -> CdcOffset: ...
+
+    def log_stretches(self, after: CdcOffset, upto: CdcOffset) -> list[tuple[CdcOffset, CdcOffset]]:
+        """`(after, upto]` in pieces that can be read on their own, each beginning where a transaction begins."""
+        ...
+
+    def read_log(self, after: CdcOffset, upto: CdcOffset, reader: int = 0) -> Iterator[LogBatch]:
+        """Every change of the table in `(after, upto]`, in log order, or an error; never fewer.
+
+        Both ends must be ends of transactions. Readers at work at the same time have different numbers.
+        """
+        ...

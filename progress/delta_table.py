@@ -52,6 +52,9 @@ class Retention:
         }
 
 
+DEFAULT_RETENTION = Retention()
+
+
 @dataclass(frozen=True, slots=True)
 class StateTable:
     """A table at `uri`, which need not exist yet; it is made by the first write."""
@@ -95,6 +98,16 @@ class StateTable:
             raise OvertakenError(f"wrote version {expected}, found {landed.version() if landed else 'no table'}")
         return landed
 
+    def transaction_version(self, handle: DeltaTable, app_id: str) -> int | None:
+        """The last application transaction of this id at the handle's version.
+
+        A handle answers from the log, so one that is older than what is kept of the log cannot: it was overtaken.
+        """
+        try:
+            return handle.transaction_version(app_id)
+        except (DeltaError, OSError) as error:
+            raise OvertakenError(str(error)) from error
+
     def append(self, rows: pa.Table) -> None:
         """Add rows whatever others add at the same time."""
         with state_errors(f"{self.uri} cannot be written"):
@@ -106,23 +119,24 @@ class StateTable:
                 configuration=self.retention.configuration,
             )
 
-    def clear(self) -> None:
-        """Remove every row, and the files that held them; without a table there is nothing to do."""
+    def discard_rows(self, *, all_rows: bool) -> None:
+        """Delete the files of rows that were replaced, at once; with `all_rows` every row is one. No table: nothing to do.
+
+        Only files that the log says were replaced go: whatever somebody is writing just now is left alone.
+        """
         handle = self.open()
         if handle is None:
             return
         with state_errors(f"{self.uri} cannot be cleared"):
-            write_deltalake(handle, self.schema.empty_table(), mode="overwrite")
-        self.tidy(handle, hours=0)
+            if all_rows:
+                write_deltalake(handle, self.schema.empty_table(), mode="overwrite")
+            handle.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
-    def tidy(self, handle: DeltaTable, hours: int | None = None) -> None:
+    def tidy(self, handle: DeltaTable) -> None:
         """Delete files that no version within the retention refers to, those of refused commits included."""
         with state_errors(f"{self.uri} cannot be tidied up"):
             handle.vacuum(
-                retention_hours=self.retention.hours if hours is None else hours,
-                dry_run=False,
-                enforce_retention_duration=False,
-                full=True,
+                retention_hours=self.retention.hours, dry_run=False, enforce_retention_duration=False, full=True
             )
             handle.cleanup_metadata()
 

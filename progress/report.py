@@ -137,6 +137,9 @@ class Observed:
     asked: tuple[AskedRequest, ...] = ()
 
 
+NOTHING_OBSERVED = Observed()
+
+
 @dataclass(frozen=True, slots=True)
 class VnodeProgress:
     vnode: VnodeId
@@ -179,7 +182,7 @@ class Report:
     estimated_rows: int
     ranges: int
     ranges_total: int
-    observed: Observed = Observed()
+    observed: Observed = NOTHING_OBSERVED
     eta_seconds: float | None = None
     epoch: Epoch = Epoch(0)
     revision: int = 0
@@ -233,7 +236,7 @@ def report_of(
     subject: Subject,
     estimates: Estimates,
     state: BackfillState | None,
-    observed: Observed = Observed(),
+    observed: Observed = NOTHING_OBSERVED,
     *,
     at_least: float = 0.0,
 ) -> Report:

@@ -37,7 +37,7 @@ _ROWS_KEPT = 1000
 
 def with_request(rows: pa.Table, job: str, asked: AskedRequest) -> tuple[pa.Table, int]:
     """The table's rows with one more, and the number it got; the number it came with does not count."""
-    own = [row for row in read_requests(rows, job)]
+    own = read_requests(rows, job)
     number = max((each.request.id for each in own), default=0) + 1
     numbered = replace(asked, request=replace(asked.request, id=number))
     return _to_rows(job, [*own, numbered][-_ROWS_KEPT:]), number

@@ -97,6 +97,10 @@ class RequestKind(StrEnum):
     RESNAPSHOT = "resnapshot"
 
 
+OWN_REQUEST = 0
+"""The number of a request that the driver makes to itself: nobody waits for its acknowledgement, and none is kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Something an operator asked for. `assignment` holds explicit bitmaps; `extend` also covers keys outside the plan."""

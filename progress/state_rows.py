@@ -85,9 +85,7 @@ def document_row(row: str, document: str, epoch: int | None = None) -> pa.Table:
 def document_of(rows: pa.Table, row: str) -> str | None:
     """The JSON text of the one row of this kind, or None if there is none."""
     found: list[str] = [
-        text
-        for kind, text in zip(rows["row"].to_pylist(), rows["document"].to_pylist(), strict=True)
-        if kind == row
+        text for kind, text in zip(rows["row"].to_pylist(), rows["document"].to_pylist(), strict=True) if kind == row
     ]
     if len(found) > 1:
         raise StateError(f"the checkpoint holds {len(found)} rows of kind {row!r}")
@@ -121,7 +119,7 @@ def from_rows(rows: pa.Table) -> tuple[BackfillState, Bookkeeping] | None:
         stored = _StoredJob.model_validate_json(document)
         vnodes = tuple(_read_vnodes(rows))
         state = _state(stored, vnodes)
-    except (ValidationError, ValueError, TypeError) as error:
+    except (ValidationError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise StateError("the checkpoint cannot be read", detail=str(error)[:1000]) from error
     if [vnode.vnode for vnode in vnodes] != list(range(stored.vnode_count)):
         raise StateError(f"the checkpoint holds {len(vnodes)} rows for {stored.vnode_count} vnodes")

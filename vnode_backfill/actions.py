@@ -264,7 +264,7 @@ class Performer:
         self._attempt = attempt
         longest = min(limits.backoff.total_seconds() * 2 ** (attempt - 1), limits.max_backoff.total_seconds())
         self._awake.clear()
-        self._awake.wait(longest * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+        self._awake.wait(longest * random.uniform(0.5, 1.0))
         self.barriers.tell(EpochRestarted())
 
 

@@ -205,7 +205,8 @@ class TableDefinition:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        return pa.schema([pa.field(c.name, c.arrow_type, nullable=c.nullable) for c in self.columns])
+        """Only key columns are NOT NULL: a zero date becomes NULL in a column that the source declares NOT NULL."""
+        return pa.schema([pa.field(c.name, c.arrow_type, nullable=c.name not in self.key) for c in self.columns])
 
     def to_json(self) -> dict[str, object]:
         """Versioned, for the `jobs` table; `from_json` reads it back unchanged."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import time
 from dataclasses import replace
 
 from progress.report import Estimates, Observed, RateWindow, Report, Retry, Subject, report_of
-from progress.state import RequestKind
+from progress.state import Request, RequestKind
 from vnode_backfill import opening
 from vnode_backfill.config import Config
 from vnode_backfill.errors import StateError
@@ -21,13 +22,12 @@ def plan(config: Config, *, as_json: bool) -> int:
     from vnode_backfill.preflight import render, to_json
 
     found = opening.examine_source(config, task_slots=None)
-    refused = any(finding.refuses for finding in found.findings)
     if as_json:
-        print(json.dumps({"version": 1, "findings": json.loads(to_json(found.findings)), "plan": _plan_facts(found)}))
+        print(json.dumps({"version": 1, "findings": to_json(found.findings), "plan": _plan_facts(found)}))
     else:
         print(render(found.findings))
         print(_plan_text(config, found))
-    return 2 if refused else 0
+    return 2 if found.plan is None else 0
 
 
 def status(config: Config, *, as_json: bool, per_vnode: bool) -> int:
@@ -40,19 +40,25 @@ def status(config: Config, *, as_json: bool, per_vnode: bool) -> int:
 
 
 def read_report(config: Config) -> Report:
-    snapshot = opening.state_store(config).status_snapshot()
-    if snapshot is None:
+    found = opening.state_store(config).status_snapshot()
+    if found is None:
         raise StateError(
             f"there is no job {config.job} in {config.state.path}",
             hint="Start it with `vnode-backfill run --config …`, or check job and state.path.",
         )
-    return snapshot
+    record, lease = found.record, found.lease
+    subject = Subject(record.name, f"{record.database}.{record.table}", record.sink)
+    driver = f"{lease.owner} on {lease.process.host}, process {lease.process.pid}" if lease else ""
+    return report_of(
+        subject, found.estimates, found.state, Observed(driver=driver, asked=found.asked), at_least=found.percent
+    )
 
 
 def verify(config: Config, *, master: str | None, as_json: bool) -> int:
     """Compare source and target; exit code 1 if they differ."""
     from vnode_backfill.spark_session import open_session
-    from vnode_backfill.verify import render, to_json, verify_table
+    from vnode_backfill.verification import render, to_json
+    from vnode_backfill.verify import verify_table
 
     loaded = opening.state_store(config).load()
     if loaded is None:
@@ -66,7 +72,7 @@ def verify(config: Config, *, master: str | None, as_json: bool) -> int:
     finally:
         spark.stop()
     print(to_json(result) if as_json else render(result))
-    return 0 if not result.differences else 1
+    return 0 if result.equal else 1
 
 
 def run(
@@ -84,22 +90,21 @@ def run(
     from vnode_backfill.spark_session import open_session, task_slots
 
     opened = opening.open_job(config, task_slots=task_slots(config) if master is None else None, asked_vnodes=asked_vnodes)
-    store = opening.state_store(config)
-    _ask_for_workers(config, opened, asked_workers)
+    _ask_for_workers(opened, asked_workers)
     spark = open_session(config, master)
     try:
         services = Services(
             config, spark, replace(opened.table, definition=opened.record.definition),
             opening.delta_sink(config, opened.record.definition, opened.record.id),
-            opening.change_buffer(config, opened.record.definition, opened.record.id), store,
+            opening.change_buffer(config, opened.record.definition, opened.record.id), opened.store,
         )  # fmt: skip
-        watcher = Watch(config, opened, face)
-        job = BackfillJob(services, opened.state, opened.plan, opened.lease, watcher.look)
+        watcher = Watch(opened, face)
+        job = BackfillJob(services, opened.state, opened.plan, watcher.look)
         _, failure = job.run(Until(until))
         watcher.close()
     finally:
         spark.stop()
-        store.release()
+        opened.store.release()
     if failure is not None:
         print(f"vnode-backfill: {failure.message}", file=sys.stderr)
         for name, text in (("detail", failure.detail), ("hint", failure.hint)):
@@ -109,10 +114,11 @@ def run(
     return 0
 
 
-def _ask_for_workers(config: Config, opened: Opened, asked: int | None) -> None:
+def _ask_for_workers(opened: Opened, asked: int | None) -> None:
     """A number of workers given on the command line rescales a job that has another."""
     if asked is not None and asked != len(opened.state.assignment):
-        opening.state_store(config).append_request(kind=RequestKind.RESCALE, workers=asked)
+        request = Request(0, RequestKind.RESCALE, workers=asked)
+        opened.store.append_request(request, opening.owner(), socket.gethostname())
 
 
 def _plan_facts(found: Examined) -> dict[str, object] | None:
@@ -133,7 +139,7 @@ def _plan_text(config: Config, found: Examined) -> str:
         return "refused: nothing was planned"
     assert found.plan is not None
     return (
-        f"{found.table.definition.database}.{found.table.definition.table}: about {facts['estimated_rows']:,} rows "
+        f"{config.mysql.database}.{config.mysql.table}: about {facts['estimated_rows']:,} rows "
         f"in {facts['ranges']:,} ranges, hashed into {facts['vnodes_with_ranges']} of {facts['vnodes']} vnodes, "
         f"read by {config.workers} workers"
     )
@@ -142,7 +148,7 @@ def _plan_text(config: Config, found: Examined) -> str:
 class Watch:
     """Turns what the running job knows into reports, and shows them."""
 
-    def __init__(self, config: Config, opened: Opened, face: str) -> None:
+    def __init__(self, opened: Opened, face: str) -> None:
         from progress.terminal import open_view
 
         self._view = open_view(face)

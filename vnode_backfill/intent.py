@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from consume_upstream.offset import CdcOffset, Visibility
 from progress.state import (
+    OWN_REQUEST,
     Acknowledgement,
     BackfillState,
     Controls,
@@ -151,6 +152,8 @@ def honour(state: BackfillState, plan: SplitPlan, request: Request) -> tuple[Bac
                 pass
     except BitmapError as error:
         refused = error.message
+    if request.id == OWN_REQUEST:
+        return state, set_back
     acknowledgement = Acknowledgement(request.id, state.epoch, refused)
     kept = (*state.acknowledged, acknowledgement)[-_ACKNOWLEDGEMENTS_KEPT:]
     return replace(state, acknowledged=kept), set_back

@@ -12,7 +12,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 from types import FrameType
@@ -26,8 +25,7 @@ from progress.barriers import (
     LocalBarrierManager,
     OtherEvent,
 )
-from progress.state import BackfillState, Failure, Request, RequestKind
-from progress.store import Lease
+from progress.state import OWN_REQUEST, BackfillState, Failure, Request, RequestKind
 from vnode_backfill.actions import Performer, Services
 from vnode_backfill.coordinator import Coordinator, Stage, decide
 from vnode_backfill.epoch import Actor
@@ -50,8 +48,8 @@ class Until(StrEnum):
 class BackfillJob:
     """One driver's run of a job. `run` returns the committed state it ended with."""
 
-    def __init__(self, services: Services, state: BackfillState, plan: SplitPlan, lease: Lease, watch: Watcher) -> None:
-        self._services, self._lease, self._watch = services, lease, watch
+    def __init__(self, services: Services, state: BackfillState, plan: SplitPlan, watch: Watcher) -> None:
+        self._services, self._watch = services, watch
         self._barriers: LocalBarrierManager[Event] = LocalBarrierManager()
         self._performer = Performer(services, self._barriers, state, plan)
         retries = services.config.limits.retries
@@ -79,9 +77,7 @@ class BackfillJob:
         """Stop at a SyncCheckpoint; asking again changes nothing."""
         if not self._stop_asked:
             self._stop_asked = True
-            # Requests of operators have positive numbers; this one is the driver's own, unique by the commit it follows.
-            request = Request(-(self._coordinator.saved.revision + 1), RequestKind.STOP)
-            self._barriers.tell(RequestArrived(request))
+            self._barriers.tell(RequestArrived(Request(OWN_REQUEST, RequestKind.STOP)))
             self._performer.wake()
 
     def _take(self, event: LocalBarrierEvent[Event]) -> None:
@@ -106,7 +102,7 @@ class BackfillJob:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        def stop(number: int, frame: FrameType | None) -> None:
+        def stop(_number: int, _frame: FrameType | None) -> None:
             self.ask_to_stop()
 
         if threading.current_thread() is not threading.main_thread():
@@ -144,7 +140,7 @@ class BackfillJob:
                 self._barriers.notify_failure(Actor.DRIVER, self._coordinator.attempt, error)
 
     def _renew(self) -> None:
-        self._lease = self._services.store.renew(self._lease)
+        self._services.store.renew()
 
     def _look_for_requests(self) -> None:
         found = self._services.store.unacknowledged(self._coordinator.saved)
@@ -157,7 +153,3 @@ class BackfillJob:
 def _kind(state: BackfillState) -> str:
     return str(state.intent.kind) if state.intent else "none"
 
-
-def resumed(state: BackfillState) -> BackfillState:
-    """A stored state as a new driver takes it up: an old failure is history."""
-    return replace(state, failure=None)

@@ -11,27 +11,28 @@ from __future__ import annotations
 
 import getpass
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from uuid import uuid4
 
 from consume_upstream.buffer import ChangeBuffer
-from consume_upstream.mysql.connection import SourceAddress, TlsMode, TlsOptions
+from consume_upstream.mysql.connection import SourceAddress, TlsMode, TlsOptions, connect
 from consume_upstream.mysql.server import MySqlTable
-from consume_upstream.offset import VisibleAt
+from consume_upstream.offset import CdcOffset, VisibleAt
+from progress.job_rows import JobRecord
 from progress.lease import Lease
-from progress.state import BackfillState, new_state
-from progress.store import JobRecord, Loaded, StateStore
+from progress.state import BackfillState, Controls, new_state
+from progress.state_reader import folder_name
+from progress.store import StateStore
 from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.config import Config, TlsConfig, TlsVerify
 from vnode_backfill.config_values import reveal
-from vnode_backfill.errors import PlanRefusedError, SchemaChangedError, SourceError
+from vnode_backfill.errors import BackfillError, PlanRefusedError, SchemaChangedError, SourceError, StateError
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.plan import TableFacts
 from vnode_backfill.planning import plan_table
-from vnode_backfill.preflight import Finding, examine, refuse
+from vnode_backfill.preflight import Finding, Level, inspect, refuse
 from vnode_backfill.sinks.delta import DeltaSink
 
 _TLS = {
@@ -43,7 +44,6 @@ _TLS = {
 class Examined:
     """A source that was looked at: what was found, and how the table would be cut."""
 
-    table: MySqlTable
     findings: tuple[Finding, ...]
     facts: TableFacts | None
     plan: SplitPlan | None
@@ -56,7 +56,7 @@ class Opened:
     record: JobRecord
     state: BackfillState
     plan: SplitPlan
-    lease: Lease
+    store: StateStore
     table: MySqlTable
     created: bool
 
@@ -95,48 +95,67 @@ def delta_sink(config: Config, definition: TableDefinition, job_id: str) -> Delt
 
 
 def change_buffer(config: Config, definition: TableDefinition, job_id: str) -> ChangeBuffer:
-    path = f"{config.state.path.rstrip('/')}/{config.job}/buffer"
+    path = f"{config.state.path.rstrip('/')}/{folder_name(config.job)}/buffer"
     return ChangeBuffer(path, definition, job_id, reveal(config.storage.options))
 
 
+def look_at_source(config: Config, *, task_slots: int | None) -> tuple[Finding, ...]:
+    """Check server and table; reads only."""
+    with connect(source_address(config)) as connection:
+        return inspect(connection, config, task_slots=task_slots)
+
+
 def examine_source(config: Config, *, task_slots: int | None) -> Examined:
-    """Look at server and table; writes nothing. The plan is missing where the source was refused."""
-    table = open_table(config)
-    findings = examine(
-        config, table.server_facts(), table.table_profile(), table.definition, task_slots=task_slots, estimated_seconds=None
-    )
-    if any(finding.refuses for finding in findings):
-        return Examined(table, findings, None, None)
-    facts, plan = plan_table(table, config)
-    return Examined(table, findings, facts, plan)
+    """What was found and how the table would be cut; writes nothing. There is no plan where the source was refused."""
+    findings = look_at_source(config, task_slots=task_slots)
+    if any(finding.level is Level.REFUSED for finding in findings):
+        return Examined(findings, None, None)
+    facts, plan = plan_table(open_table(config), config)
+    return Examined(findings, facts, plan)
 
 
 def open_job(config: Config, *, task_slots: int | None, asked_vnodes: int | None) -> Opened:
     """The job of this configuration, created if it does not exist, with its lease taken."""
     store = state_store(config)
-    loaded = store.load()
-    if loaded is None:
-        return _create(config, store, task_slots)
-    return _take_up(config, store, loaded, asked_vnodes)
+    if store.exists():
+        store.acquire_lease(owner(), config.state.lease)
+        return _released_if_refused(store, lambda: _take_up(config, store, asked_vnodes))
+    table, plan, first = _planned(config, task_slots)
+    store.acquire_lease(owner(), config.state.lease)
+    return _released_if_refused(store, lambda: _create(config, store, table, plan, first))
 
 
-def _create(config: Config, store: StateStore, task_slots: int | None) -> Opened:
+def _released_if_refused(store: StateStore, work: Callable[[], Opened]) -> Opened:
+    try:
+        return work()
+    except BackfillError:
+        store.release()
+        raise
+
+
+def _planned(config: Config, task_slots: int | None) -> tuple[MySqlTable, SplitPlan, CdcOffset]:
+    refuse(look_at_source(config, task_slots=task_slots))
     table = open_table(config)
-    findings = examine(
-        config, table.server_facts(), table.table_profile(), table.definition, task_slots=task_slots, estimated_seconds=None
-    )
-    refuse(findings)
     first = table.first_offset()
     _, plan = plan_table(table, config)
+    return table, plan, first
+
+
+def _create(config: Config, store: StateStore, table: MySqlTable, plan: SplitPlan, first: CdcOffset) -> Opened:
     record = _record(config, table)
     delta_sink(config, table.definition, record.id).prepare()
     change_buffer(config, table.definition, record.id).prepare()
     state = new_state(VisibleAt(first), plan, split_evenly(config.vnodes, config.workers))
-    lease = store.create(record, plan, state, owner=_owner(), duration=config.state.lease)
-    return Opened(record, state, plan, lease, table, created=True)
+    if config.limits.rows_per_second is not None:
+        state = replace(state, controls=Controls(rows_per_second=config.limits.rows_per_second))
+    store.create(record, plan, state, _held(store))
+    return Opened(record, state, plan, store, table, created=True)
 
 
-def _take_up(config: Config, store: StateStore, loaded: Loaded, asked_vnodes: int | None) -> Opened:
+def _take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Opened:
+    loaded = store.load()
+    if loaded is None:
+        raise StateError(f"job {config.job} vanished from {config.state.path} while it was opened")
     record = loaded.record
     if asked_vnodes is not None and asked_vnodes != record.vnode_count:
         raise PlanRefusedError(
@@ -145,29 +164,36 @@ def _take_up(config: Config, store: StateStore, loaded: Loaded, asked_vnodes: in
             hint="Leave --vnodes out, or create a job of another name. Use `rescale` to change the number of workers.",
         )
     table = open_table(config)
-    if table.identity.server != record.server:
-        raise SourceError(
-            f"{config.mysql.host}:{config.mysql.port} is not the server this job has read",
-            detail=f"The job's offsets are of {record.server}; the server now is {table.identity.server}.",
-            hint="Point mysql.host to the old server; positions of one server mean nothing on another.",
-        )
+    _check_same_server(config, table, record)
     if table.definition != record.definition:
         raise SchemaChangedError(
             f"{record.database}.{record.table} was changed since the job was created",
             detail=_changed(record.definition, table.definition),
             hint="Create the job again under another name, with an empty target.",
         )
-    lease = store.acquire_lease(_owner(), config.state.lease)
-    state = loaded.state
-    return Opened(record, state, loaded.plan, lease, table, created=False)
+    return Opened(record, loaded.state, loaded.plan, store, table, created=False)
+
+
+def _check_same_server(config: Config, table: MySqlTable, record: JobRecord) -> None:
+    if table.identity.server != record.server:
+        raise SourceError(
+            f"{config.mysql.host}:{config.mysql.port} is not the server this job has read",
+            detail=f"The job's offsets are of {record.server}; the server now is {table.identity.server}.",
+            hint="Point mysql.host to the old server; positions of one server mean nothing on another.",
+        )
+
+
+def _held(store: StateStore) -> Lease:
+    if store.lease is None:
+        raise StateError("a job can only be created by the driver that holds its lease")
+    return store.lease
 
 
 def _record(config: Config, table: MySqlTable) -> JobRecord:
     delta = config.sink.delta
-    return JobRecord(
-        name=config.job, id=uuid4().hex, created_at=datetime.now(UTC), executor=config.executor.value,
-        vnode_count=config.vnodes, server=table.identity.server, database=table.definition.database,
-        table=table.definition.table, definition=table.definition, sink=f"delta:{delta.path}" if delta else "iotdb",
+    return JobRecord.new(
+        config.job, table.definition, vnode_count=config.vnodes, server=table.identity.server,
+        sink=f"delta:{delta.path}" if delta else "iotdb", now=datetime.now(UTC),
     )  # fmt: skip
 
 
@@ -177,7 +203,8 @@ def _tls(tls: TlsConfig) -> TlsOptions:
     return TlsOptions(mode=_TLS[tls.verify], ca=tls.ca, cert=tls.cert, key=tls.key)
 
 
-def _owner() -> str:
+def owner() -> str:
+    """Who runs this process, for leases and requests."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -192,7 +219,3 @@ def _changed(stored: TableDefinition, now: TableDefinition) -> str:
     if stored.key != now.key:
         facts.append(f"the key was {stored.key}, is {now.key}")
     return "; ".join(facts) or "the order of its columns changed"
-
-
-def default_config_path() -> Path:
-    return Path("job.yaml")

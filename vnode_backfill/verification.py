@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import TypeAlias
 
-__all__ = ["Difference", "DifferenceKind", "Value", "Verification", "render"]
+__all__ = ["Difference", "DifferenceKind", "Value", "Verification", "render", "to_json"]
 
 Value: TypeAlias = bool | int | float | Decimal | str | bytes | date | datetime | None
 
@@ -70,30 +70,31 @@ class Verification:
     def equal(self) -> bool:
         return self.total == 0
 
-    def to_json(self) -> str:
-        """One object; later versions only add to it.
 
-            version                                  1
-            equal, source_moved                      true or false
-            rows_source, rows_target, rows_compared, ranges, target_version    numbers
-            total, missing, extra, different, columns                          numbers of differing keys or columns
-            seconds                                  number
-            differences                              [{kind, key: [value], column, source, target}], the first ones
+def to_json(verification: Verification) -> str:
+    """One object; later versions only add to it.
 
-        A value is text (numbers in full, bytes as 0x…, times in ISO form) or null for NULL; `source` and `target` of a
-        missing or extra row are how often each side has it.
-        """
-        counted = {
-            name: getattr(self, name)
-            for name in ("equal", "source_moved", "rows_source", "rows_target", "rows_compared", "ranges",
-                         "target_version", "total", "missing", "extra", "different", "columns")
-        }  # fmt: skip
-        shown = [
-            {"kind": each.kind, "key": [_plain(value) for value in each.key], "column": each.column,
-             "source": _plain(each.source), "target": _plain(each.target)}
-            for each in self.differences
-        ]  # fmt: skip
-        return json.dumps({"version": 1, **counted, "seconds": round(self.seconds, 3), "differences": shown})
+        version                                  1
+        equal, source_moved                      true or false
+        rows_source, rows_target, rows_compared, ranges, target_version    numbers
+        total, missing, extra, different, columns                          numbers of differing keys or columns
+        seconds                                  number
+        differences                              [{kind, key: [value], column, source, target}], the first ones
+
+    A value is text (numbers in full, bytes as 0x…, times in ISO form) or null for NULL; `source` and `target` of a
+    missing or extra row are how often each side has it.
+    """
+    counted = {
+        name: getattr(verification, name)
+        for name in ("equal", "source_moved", "rows_source", "rows_target", "rows_compared", "ranges",
+                     "target_version", "total", "missing", "extra", "different", "columns")
+    }  # fmt: skip
+    shown = [
+        {"kind": each.kind, "key": [_plain(value) for value in each.key], "column": each.column,
+         "source": _plain(each.source), "target": _plain(each.target)}
+        for each in verification.differences
+    ]  # fmt: skip
+    return json.dumps({"version": 1, **counted, "seconds": round(verification.seconds, 3), "differences": shown})
 
 
 def render(verification: Verification) -> str:

@@ -47,10 +47,19 @@ from consume_upstream.upstream_table import UpstreamSession, UpstreamTable
 from vnode_backfill.columns import Kind, TableDefinition
 from vnode_backfill.errors import ActorError, BackfillError, LawBrokenError, SchemaChangedError, SinkError
 from vnode_backfill.keys import Bound, KeyRange, SplitPlan
-from vnode_backfill.verification import Difference, DifferenceKind, Value, Verification, render
+from vnode_backfill.verification import Difference, DifferenceKind, Value, Verification, render, to_json
 from vnode_backfill.vnode import Key, keys_of
 
-__all__ = ["Difference", "DifferenceKind", "Stretch", "Verification", "render", "stretches_of", "verify_table"]
+__all__ = [
+    "Difference",
+    "DifferenceKind",
+    "Stretch",
+    "Verification",
+    "render",
+    "stretches_of",
+    "to_json",
+    "verify_table",
+]
 
 _SUB_READ_ROWS = 100_000
 _SEEDS = (0x5EED_0001, 0x5EED_0002)
@@ -200,15 +209,16 @@ class _Comparison:
                 # Only the key of a bound is sent to the server; its place in the order is for the client to compare.
                 bound = Bound(key, b"")
                 batches += session.read_range(KeyRange(bound, bound, closed=True))
-        return pa.Table.from_batches(batches, self._definition.arrow_schema).select(self._columns)
+        schema = _nullable(self._definition)
+        return pa.Table.from_batches([batch.cast(schema) for batch in batches], schema).select(self._columns)
 
     def _fetch_target(self, spark: SparkSession, keys: pa.Table) -> pa.Table:
         wanted = spark.createDataFrame(keys.rename_columns([_nth(i) for i in range(keys.num_columns)]))
         same = [F.col(_nth(i)).eqNullSafe(_col(name)) for i, name in enumerate(self._definition.key)]
         matching = self._target.join(F.broadcast(wanted), same, "left_semi")
         found = matching.select(*[_col(name) for name in self._columns]).toArrow()
-        fields = [self._definition.arrow_schema.field(name).with_nullable(True) for name in self._columns]
-        return found.cast(pa.schema(fields))
+        schema = _nullable(self._definition)
+        return found.cast(pa.schema([schema.field(name) for name in self._columns]))
 
     def _by_key(self, rows: pa.Table) -> dict[tuple[Value, ...], tuple[Value, ...]]:
         return dict(zip(_tuples(rows.select(list(self._definition.key))), _tuples(rows), strict=True))
@@ -257,6 +267,11 @@ def _keys_as_arrow(definition: TableDefinition, rows: Sequence[Row]) -> pa.Table
     return pa.table(arrays, names=list(definition.key))
 
 
+def _nullable(definition: TableDefinition) -> pa.Schema:
+    """Every column may be NULL: Spark would not look for a NULL where it is told that there is none."""
+    return pa.schema([field.with_nullable(True) for field in definition.arrow_schema])
+
+
 def _tuples(rows: pa.Table) -> list[tuple[Value, ...]]:
     return list(zip(*[column.to_pylist() for column in rows.columns], strict=True))
 
@@ -265,7 +280,7 @@ def _read_source(spark: SparkSession, table: UpstreamTable, stretches: Sequence[
     """The source's rows, read by one task per worker when an action asks for them."""
     count = max(1, min(workers, len(stretches)))
     lanes = [tuple(stretches[i::count]) for i in range(count)]
-    schema = from_arrow_schema(table.definition.arrow_schema, prefer_timestamp_ntz=True)
+    schema = from_arrow_schema(_nullable(table.definition), prefer_timestamp_ntz=True)
     return spark.range(0, count, 1, count).mapInArrow(_lane_reader(table, lanes), schema)
 
 
@@ -317,7 +332,7 @@ def _open_target(spark: SparkSession, path: str, options: Mapping[str, str]) -> 
 
 def _column_differences(definition: TableDefinition, target: StructType) -> list[Difference]:
     """Columns that cannot be compared. Demands the key columns: without them no row can be found."""
-    wanted = from_arrow_schema(definition.arrow_schema, prefer_timestamp_ntz=True)
+    wanted = from_arrow_schema(_nullable(definition), prefer_timestamp_ntz=True)
     source_types = {field.name: field.dataType.simpleString() for field in wanted}
     target_types = {field.name: field.dataType.simpleString() for field in target}
     names = [*source_types, *(name for name in target_types if name not in source_types)]

@@ -42,11 +42,14 @@ _MULTI_BYTE = {
     "gbk": ("gbk", 2), "gb2312": ("gb2312", 2), "gb18030": ("gb18030", 4), "euckr": ("cp949", 2), "sjis": ("shift_jis", 2),
     "cp932": ("cp932", 2), "ujis": ("euc_jp", 3), "eucjpms": ("euc_jp", 3),
 }  # fmt: skip
-_CHARACTERS: dict[str, dict[str, str]] = {
-    "sjis": {"＼": "\\"},
-    "ujis": {"＼": "\\"},
-    "eucjpms": {"〜": "～", "‖": "∥", "−": "－", "¢": "￠", "£": "￡", "¬": "￢"},
-    "gb18030": {"\ue7c7": "ḿ", "ḿ": "\ue7c7"},
+_CHARACTERS: dict[str, dict[int, str]] = {
+    name: {ord(ours): theirs for ours, theirs in pairs.items()}
+    for name, pairs in {
+        "sjis": {"＼": "\\"},
+        "ujis": {"＼": "\\"},
+        "eucjpms": {"〜": "～", "‖": "∥", "−": "－", "¢": "￠", "£": "￡", "¬": "￢"},
+        "gb18030": {"\ue7c7": "ḿ", "ḿ": "\ue7c7"},
+    }.items()
 }
 _UTF8 = {"utf8mb4": 4, "utf8mb3": 3, "utf8": 3, "ascii": 1, "": 4}
 
@@ -75,7 +78,7 @@ class Charset:
                 f"the log holds bytes that are no {self.name} text", detail=f"{raw[:40].hex()}: {error.reason}."
             ) from error
         differences = _CHARACTERS.get(self.name)
-        return text.translate(str.maketrans(differences)) if differences else text
+        return text.translate(differences) if differences else text
 
 
 @cache

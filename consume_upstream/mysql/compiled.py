@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -51,7 +51,7 @@ def _can_cache(function: Callable[P, R]) -> bool:
 def _interpreted(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        views = tuple(memoryview(value) if isinstance(value, np.ndarray) else value for value in args)
-        return function(*views, **kwargs)
+        views = (value.data if isinstance(value, np.ndarray) else value for value in args)
+        return cast("Callable[..., R]", function)(*views, **kwargs)
 
     return call

@@ -257,16 +257,16 @@ def _mapped(
 ) -> pa.Array:
     if trim:
         kernels.trim_spaces(data, offsets, lengths)
-    starts = np.empty(len(offsets) + 1, dtype=np.int64)
-    kernels.measure_mapped(data, offsets, lengths, widths, starts)
-    starts = _starts(column.name, np.diff(starts))
+    measured = np.empty(len(offsets) + 1, dtype=np.int64)
+    kernels.measure_mapped(data, offsets, lengths, widths, measured)
+    starts = _starts(column.name, np.diff(measured))
     out = np.empty(int(starts[-1]), dtype=np.uint8)
     kernels.gather_mapped(data, offsets, lengths, widths, table, out)
     return _array(pa.string(), lengths >= 0, starts, out)
 
 
 def _plain(column: Column, convert: Plain, data: Bytes, offsets: Ints, lengths: Ints) -> pa.Array:
-    view = memoryview(data)
+    view = data.data
     pairs = zip(offsets.tolist(), lengths.tolist(), strict=True)
     try:
         values = [None if length < 0 else convert(bytes(view[at : at + length])) for at, length in pairs]

@@ -121,7 +121,9 @@ class DumpStream:
         if status == split.ERROR_PACKET and not count:
             self._raise_error(bytes(data[at + 4 : filled]))
         if status in (split.MALFORMED, split.OUT_OF_SEQUENCE):
-            raise SourceLostError(f"connection damaged while {self._attempt}", detail="A packet is not what it must be.")
+            raise SourceLostError(
+                f"connection damaged while {self._attempt}", detail="A packet is not what it must be."
+            )
         return block, data[at:filled].copy(), status
 
     def _receive(self, target: Bytes) -> int:
@@ -130,7 +132,7 @@ class DumpStream:
             raise SourceLostError(f"connection lost while {self._attempt}", detail="The connection was closed.")
         with source_errors(self._attempt):
             self._wire._sock.settimeout(self._wire._read_timeout)
-            received = self._wire._rfile.readinto1(memoryview(target))
+            received = self._wire._rfile.readinto1(target.data)
         if not received:
             raise SourceLostError(f"connection lost while {self._attempt}", detail="The server closed it in mid-log.")
         return received
@@ -142,7 +144,9 @@ class DumpStream:
             self._extend(raw, 4)
             length = int.from_bytes(raw[:3], "little")
             if raw[3] != self._sequence:
-                raise SourceLostError(f"connection damaged while {self._attempt}", detail="A packet is out of sequence.")
+                raise SourceLostError(
+                    f"connection damaged while {self._attempt}", detail="A packet is out of sequence."
+                )
             self._extend(raw, 4 + length)
             event += raw[4 : 4 + length]
             del raw[: 4 + length]
@@ -158,7 +162,7 @@ class DumpStream:
     def _extend(self, raw: bytearray, length: int) -> None:
         chunk = np.empty(_RECEIVE, dtype=np.uint8)
         while len(raw) < length:
-            raw += memoryview(chunk)[: self._receive(chunk)]
+            raw += chunk.data[: self._receive(chunk)]
 
     def _raise_error(self, packet: bytes) -> NoReturn:
         with source_errors(self._attempt):

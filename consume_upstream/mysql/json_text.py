@@ -17,7 +17,18 @@ from vnode_backfill.errors import LogFormatError
 
 _MAX_DEPTH = 101
 _SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY = 0, 1, 2, 3
-_LITERAL, _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING, _OPAQUE = 4, 5, 6, 7, 8, 9, 10, 11, 12, 15
+_LITERAL, _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING, _OPAQUE = (
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+    12,
+    15,
+)
 _LITERALS = {0: "null", 1: "true", 2: "false"}
 _NUMBERS = {
     _INT16: struct.Struct("<h"), _UINT16: struct.Struct("<H"), _INT32: struct.Struct("<i"), _UINT32: struct.Struct("<I"),

@@ -6,8 +6,8 @@ rest. Until then a row event is a copy of its bytes and a few numbers.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
@@ -15,66 +15,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from consume_upstream.log import LogBatch, Transaction
 from consume_upstream.mysql import log_route as route
 from consume_upstream.mysql import log_walk as walk
 from consume_upstream.mysql.decoder import RowDecoder
 from consume_upstream.mysql.dump import EventBlock
-from consume_upstream.mysql.log_split import HEADER_BYTES, Bytes, Longs
+from consume_upstream.mysql.log_split import HEADER_BYTES, Longs
 from vnode_backfill.errors import LogFormatError
 
 _MAX_TRANSACTIONS = 65_536
+_MARIADB_GTID, _MYSQL_GTID = struct.Struct("<QII8x"), struct.Struct("<16sQ")
 _ROW_KINDS = {
     23: walk.INSERT, 24: walk.UPDATE, 25: walk.DELETE,
     30: walk.VERSION_2 + walk.INSERT, 31: walk.VERSION_2 + walk.UPDATE, 32: walk.VERSION_2 + walk.DELETE,
 }  # fmt: skip
 _OPERATIONS = np.array([_ROW_KINDS.get(kind, -1) for kind in range(256)], dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """A transaction of the log, whether it touches the table or not. Its first event begins at `start`.
-
-    `end` is None while the transaction goes on in the next batch, where it is listed again; so each transaction
-    of a slice is listed exactly once with its end.
-    """
-
-    gtid: str
-    """MySQL `uuid:number`, MariaDB `domain-server-number`; empty where the server writes none."""
-    start: tuple[int, int]
-    """File number and position."""
-    end: tuple[int, int] | None
-    timestamp: int
-    skipped: bool = False
-    """The caller's predicate said so: none of its rows is in a batch."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LogBatch:
-    """Changes in log order. All arrays and both record batches have one entry per change.
-
-    A batch may hold no changes at all: it then reports transactions that did not touch the table.
-    """
-
-    file: int
-    """Number of the log file that all changes of the batch come from."""
-    op: npt.NDArray[np.int8]
-    """0 insert, 1 update, 2 delete."""
-    pos: npt.NDArray[np.uint64]
-    """Where the change's event ends. All rows of a compressed transaction have its end."""
-    row: npt.NDArray[np.uint32]
-    """Number of the change among those with the same `pos`."""
-    timestamp: npt.NDArray[np.uint32]
-    """Seconds since 1970 from the event's header: when the statement ran."""
-    txn: npt.NDArray[np.uint32]
-    """Index into `transactions`."""
-    before: pa.RecordBatch
-    """The row before the change; NULL in every column for an insert."""
-    after: pa.RecordBatch
-    """The row after the change; NULL in every column for a delete."""
-    transactions: tuple[Transaction, ...]
-
-    def __len__(self) -> int:
-        return len(self.op)
 
 
 class TransactionBook:
@@ -99,31 +54,34 @@ class TransactionBook:
         self._judged = count
 
     def gtid(self, slot: int) -> str:
-        kind = self.kinds[slot]
-        raw = self.gtids[slot * route.GTID_BYTES : (slot + 1) * route.GTID_BYTES].tobytes()
-        if kind == route.MARIADB_GTID:
-            number, domain, server = (int.from_bytes(raw[a:b], "little") for a, b in ((0, 8), (8, 12), (12, 16)))
-            return f"{domain}-{server}-{number}"
-        if kind == route.NO_GTID:
-            return ""
-        server_uuid = self._servers.get(raw[:16])
-        if server_uuid is None:
-            server_uuid = self._servers[raw[:16]] = str(UUID(bytes=raw[:16]))
-        return f"{server_uuid}:{int.from_bytes(raw[16:], 'little')}"
+        return self._texts(slot, slot + 1)[0]
+
+    def _texts(self, first: int, last: int) -> list[str]:
+        raw = self.gtids[first * route.GTID_BYTES : last * route.GTID_BYTES].tobytes()
+        kinds = self.kinds[first:last].tolist()
+        if route.MARIADB_GTID in kinds:
+            return [f"{domain}-{server}-{number}" for number, domain, server in _MARIADB_GTID.iter_unpack(raw)]
+        return [
+            f"{self._server(server)}:{number}" if kind == route.MYSQL_GTID else ""
+            for kind, (server, number) in zip(kinds, _MYSQL_GTID.iter_unpack(raw), strict=True)
+        ]
+
+    def _server(self, raw: bytes) -> str:
+        found = self._servers.get(raw)
+        if found is None:
+            found = self._servers[raw] = str(UUID(bytes=raw))
+        return found
 
     def listed(self, file: int, first: int, last: int, *, open_last: bool) -> tuple[Transaction, ...]:
         """Transactions `[first, last)`; the last without its end if rows of it follow in another batch."""
-        found = []
-        for slot in range(first, last):
-            end = int(self.ends[slot])
-            is_open = end == route.OPEN_END or (open_last and slot == last - 1)
-            found.append(
-                Transaction(
-                    self.gtid(slot), (file, int(self.starts[slot])), None if is_open else (file, end),
-                    int(self.times[slot]), bool(self.skipped[slot]),
-                )
-            )  # fmt: skip
-        return tuple(found)
+        ends = [None if end == route.OPEN_END else (file, end) for end in self.ends[first:last].tolist()]
+        if open_last:
+            ends[-1] = None
+        columns = (self.starts[first:last].tolist(), self.times[first:last].tolist(), self.skipped[first:last].tolist())
+        return tuple(
+            Transaction(gtid, (file, start), end, time, skipped)
+            for gtid, end, start, time, skipped in zip(self._texts(first, last), ends, *columns, strict=True)
+        )
 
     def keep(self, slot: int) -> None:
         """Forget all transactions but `slot` (-1: all), which becomes the first."""
@@ -136,6 +94,13 @@ class TransactionBook:
         self._judged = 1
 
 
+class _Places(NamedTuple):
+    """Where the values of many images lie: a line per column; empty where no event has such images."""
+
+    offsets: npt.NDArray[np.int32]
+    lengths: npt.NDArray[np.int32]
+
+
 class _Rows(NamedTuple):
     """Decoded rows, and by event what the batch says about them."""
 
@@ -143,7 +108,6 @@ class _Rows(NamedTuple):
     row: npt.NDArray[np.uint32]
     before: pa.RecordBatch
     after: pa.RecordBatch
-    first_transaction: int
     last_transaction: int
     goes_on: bool
     """Rows of the last transaction follow in the next batch."""
@@ -223,7 +187,7 @@ class RowBuffer:
             )  # fmt: skip
             listed = rows.last_transaction if rows.goes_on else last
         if listed < count:
-            yield _without_rows(file, self._decoder, book.listed(file, listed, count, open_last=False))
+            yield _without_rows(file, self._nulls(0), book.listed(file, listed, count, open_last=False))
         self.clear()
 
     def _decoded(
@@ -238,50 +202,46 @@ class RowBuffer:
         # Every image has at least its bitmap of NULLs, so a small buffer needs no room for a full batch.
         capacity = min(limits[0], self.bytes // ((len(self._decoder.layout) + 7) // 8) + 1)
         while state[walk.AT_EVENT] < len(kinds):
-            matrices = self._matrices(capacity, operations)
+            before = self._places(capacity, needed=bool(np.any(operations != walk.INSERT)))
+            after = self._places(capacity, needed=bool(np.any(operations != walk.DELETE)))
             events, row = np.empty(capacity, dtype=np.int32), np.empty(capacity, dtype=np.uint32)
             count = walk.walk_rows(
-                self._data, begins, ends, kinds, positions, self._decoder.layout, state, limits[1], *matrices, events, row
-            )
+                self._data, begins, ends, kinds, positions, self._decoder.layout, state, limits[1],
+                before.offsets, before.lengths, after.offsets, after.lengths, events, row,
+            )  # fmt: skip
             if count < 0:
                 _refuse(count)
             if count:
-                images = [matrix[:, :count] for matrix in matrices]
                 chosen = events[:count].astype(np.int64)
                 following = int(state[walk.AT_EVENT])
                 last = int(transactions[chosen[-1]])
                 yield _Rows(
-                    chosen, row[:count], self._image(*images[:2], count), self._image(*images[2:], count),
-                    int(transactions[chosen[0]]), last, following < len(kinds) and transactions[following] == last,
+                    chosen, row[:count], self._image(before, count), self._image(after, count),
+                    last, following < len(kinds) and transactions[following] == last,
                 )  # fmt: skip
         self._last_row = (file, int(state[walk.LAST_POSITION]), int(state[walk.ROW_IN_EVENT]))
 
-    def _matrices(self, rows: int, operations: Longs) -> list[npt.NDArray[np.int32]]:
-        """Offsets and lengths of before and after images; none where no event has such images."""
-        columns = len(self._decoder.layout)
-        found = []
-        for needed in (np.any(operations != walk.INSERT), np.any(operations != walk.DELETE)):
-            width = rows if needed else 0
-            found.append(np.zeros((columns, width), dtype=np.int32))
-            found.append(np.full((columns, width), -1, dtype=np.int32))
-        return found
+    def _places(self, rows: int, *, needed: bool) -> _Places:
+        shape = (len(self._decoder.layout), rows if needed else 0)
+        return _Places(np.zeros(shape, dtype=np.int32), np.full(shape, -1, dtype=np.int32))
 
-    def _image(self, offsets: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32], rows: int) -> pa.RecordBatch:
-        if not offsets.shape[1]:
-            return pa.RecordBatch.from_arrays([pa.nulls(rows, f.type) for f in self._decoder.schema], schema=self._decoder.schema)
-        return self._decoder.decode(self._data, offsets, lengths)
+    def _image(self, places: _Places, rows: int) -> pa.RecordBatch:
+        if not places.offsets.shape[1]:
+            return self._nulls(rows)
+        return self._decoder.decode(self._data, places.offsets[:, :rows], places.lengths[:, :rows])
+
+    def _nulls(self, rows: int) -> pa.RecordBatch:
+        schema = self._decoder.schema
+        return pa.RecordBatch.from_arrays([pa.nulls(rows, field.type) for field in schema], schema=schema)
 
 
 def _joined(parts: list[Longs]) -> Longs:
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
-def _without_rows(file: int, decoder: RowDecoder, transactions: tuple[Transaction, ...]) -> LogBatch:
-    empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in decoder.schema], schema=decoder.schema)
-    return LogBatch(
-        file, np.empty(0, np.int8), np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32),
-        np.empty(0, np.uint32), empty, empty, transactions,
-    )  # fmt: skip
+def _without_rows(file: int, empty: pa.RecordBatch, transactions: tuple[Transaction, ...]) -> LogBatch:
+    none = np.empty(0, np.uint32)
+    return LogBatch(file, none.astype(np.int8), none.astype(np.uint64), none, none, none, empty, empty, transactions)
 
 
 def _refuse(reason: int) -> None:

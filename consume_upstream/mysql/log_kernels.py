@@ -135,7 +135,12 @@ def _negate(limbs: Longs) -> None:
 
 @compiled
 def gather_decimals_38(
-    data: Bytes, offsets: Ints, lengths: Ints, group_bytes: Longs, group_powers: Longs, limbs: Longs,
+    data: Bytes,
+    offsets: Ints,
+    lengths: Ints,
+    group_bytes: Longs,
+    group_powers: Longs,
+    limbs: Longs,
     out: npt.NDArray[np.uint32],
 ) -> int:
     """Decimals of up to 38 digits as 128-bit integers in four words, low word first; `limbs` is scratch space."""  # fmt: skip

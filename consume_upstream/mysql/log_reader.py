@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from consume_upstream.log import LogBatch
 from consume_upstream.mysql import log_route as route
 from consume_upstream.mysql.decoder import RowDecoder, ZeroDates
 from consume_upstream.mysql.dump import ConnectionFactory, DumpStream, EventBlock
@@ -30,7 +31,7 @@ from consume_upstream.mysql.events import (
     read_rotate,
     unpack_mariadb,
 )
-from consume_upstream.mysql.log_batch import LogBatch, RowBuffer, TransactionBook
+from consume_upstream.mysql.log_batch import RowBuffer, TransactionBook
 from consume_upstream.mysql.log_split import MALFORMED, Longs, first_damaged, split_events
 from consume_upstream.mysql.log_statements import Effect, effect_of
 from consume_upstream.mysql.table_map import Flavour, check_table_map, read_table_map
@@ -48,7 +49,7 @@ _UNPACKED_BLOCK = 4 << 20
 _ZSTD, _UNCOMPRESSED = 0, 255
 
 
-def read_log(
+def read_log(  # noqa: PLR0913 - the options are keyword-only
     connect: ConnectionFactory,
     server_id: int,
     definition: TableDefinition,
@@ -221,7 +222,9 @@ class LogSlice:
         if self._file.number != self._stop.number or position < self._stop.pos:
             return
         if position > self._stop.pos or self._state[route.TRANSACTION] >= 0:
-            self._refuse(f"{self._stop.file}:{self._stop.pos} is not the end of a transaction", f"The log is at {position}.")
+            self._refuse(
+                f"{self._stop.file}:{self._stop.pos} is not the end of a transaction", f"The log is at {position}."
+            )
         self.finished = True
 
     def _look(self, event: bytes, trailer: int, *, counted: bool) -> Iterator[LogBatch]:
@@ -244,7 +247,9 @@ class LogSlice:
             case EventKind.GTID | EventKind.ANONYMOUS_GTID | EventKind.MARIADB_GTID:
                 self._refuse("a transaction begins before the last one ended", "The log is damaged or cut.")
             case EventKind.XID:
-                self._refuse("a transaction ends that did not begin", "The log is damaged, or was not read from a boundary.")
+                self._refuse(
+                    "a transaction ends that did not begin", "The log is damaged, or was not read from a boundary."
+                )
             case 166 | 167 | 168 | 169 | 170 | 171:
                 self._compressed_rows(body, kind)
             case _:
@@ -285,7 +290,13 @@ class LogSlice:
             )
         if effect in (Effect.SCHEMA, Effect.DATA) and not self._skipping:
             self._refuse_statement(effect, event)
-        inside = state[route.BEGUN] and effect in (Effect.NONE, Effect.SAVEPOINT, Effect.ROLLBACK_TO, Effect.SCHEMA, Effect.DATA)
+        inside = state[route.BEGUN] and effect in (
+            Effect.NONE,
+            Effect.SAVEPOINT,
+            Effect.ROLLBACK_TO,
+            Effect.SCHEMA,
+            Effect.DATA,
+        )
         if not inside:
             self._close_transaction()
 
@@ -297,7 +308,11 @@ class LogSlice:
         self._state[route.TOUCHED] = 0
 
     def _refuse_statement(self, effect: Effect, event: bytes) -> None:
-        text = read_query(event, compressed=event[4] == EventKind.QUERY_COMPRESSED).text if event[4] != EventKind.EXECUTE_LOAD_QUERY else read_load_query(event).text
+        text = (
+            read_query(event, compressed=event[4] == EventKind.QUERY_COMPRESSED).text
+            if event[4] != EventKind.EXECUTE_LOAD_QUERY
+            else read_load_query(event).text
+        )
         name = ".".join(self._table)
         if effect is Effect.SCHEMA:
             raise SchemaChangedError(
@@ -329,7 +344,13 @@ class LogSlice:
             head += int.from_bytes(event[head : head + 2], "little")
         columns_end = head + (3 if event[head : head + 1] == b"\xfc" else 1)
         operation = (kind - 166) % 3
-        count = int.from_bytes(event[head + 1 : head + 3], "little") if columns_end - head == 3 else event[head] if head < len(event) else 0
+        count = (
+            int.from_bytes(event[head + 1 : head + 3], "little")
+            if columns_end - head == 3
+            else event[head]
+            if head < len(event)
+            else 0
+        )
         columns_end += (count + 7) // 8 * (2 if operation == 1 else 1)
         state = self._state
         if not self._skipping:
@@ -362,16 +383,22 @@ class LogSlice:
 
     def _unknown(self, event: bytes, kind: int) -> None:
         if kind == EventKind.INCIDENT:
-            self._refuse("the log holds an incident: the server lost changes", event[HEADER_BYTES:].decode("utf-8", "replace"))
+            self._refuse(
+                "the log holds an incident: the server lost changes", event[HEADER_BYTES:].decode("utf-8", "replace")
+            )
         if kind == EventKind.PARTIAL_UPDATE_ROWS:
-            self._refuse("an update of the table holds a part of a JSON value", "binlog_row_value_options is PARTIAL_JSON.")
+            self._refuse(
+                "an update of the table holds a part of a JSON value", "binlog_row_value_options is PARTIAL_JSON."
+            )
         if not int.from_bytes(event[17:19], "little") & _IGNORABLE:
             self._refuse(f"the log holds an event of type {kind}, which is not understood", event[:64].hex())
 
     def _refuse_event(self, event: bytes, reason: int) -> None:
         told, position = int.from_bytes(event[13:17], "little"), self.position.pos + len(event)
         if reason == route.WRONG_POSITION:
-            self._refuse(f"an event says it ends at {told}", f"By the sizes of the events before it, it ends at {position}.")
+            self._refuse(
+                f"an event says it ends at {told}", f"By the sizes of the events before it, it ends at {position}."
+            )
         self._refuse("an event is too short for its type", event[:64].hex())
 
     def _refuse(self, what: str, detail: str) -> None:

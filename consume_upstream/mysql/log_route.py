@@ -13,7 +13,6 @@ transactions; where a header does tell one, it must agree.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from consume_upstream.mysql.compiled import compiled, kernel_part
 from consume_upstream.mysql.log_split import HEADER_BYTES, Bytes, Longs
@@ -36,6 +35,8 @@ OPEN_END = 0
 _ARTIFICIAL = 0x20
 _STATEMENT_END = 1
 _STANDALONE = 1
+_BEGIN = int.from_bytes(b"BEGIN", "little")
+_LAST_PLAIN_ROWS = 32
 _IGNORED, _LOOKED_AT, _OPENS, _CLOSES, _MAPS, _ROWS, _QUERY, _UNCOUNTED = 0, 1, 2, 3, 4, 5, 6, 7
 
 
@@ -75,29 +76,39 @@ def _same(data: Bytes, at: int, end: int, expected: Bytes) -> bool:
 
 
 @kernel_part
-def _is_begin(data: Bytes, body: int, end: int) -> bool:
-    """Whether a QUERY event's text is the five letters BEGIN."""
-    if end - body < 13 + 1 + 5:
-        return False
+def _begin(data: Bytes, body: int, end: int, state: Longs) -> int:
+    """A QUERY event whose text is the five letters BEGIN; any other is left to Python."""
+    if state[TRANSACTION] < 0 or state[BEGUN] != 0 or end - body < 13 + 1 + 5:
+        return LOOK
     text = body + 13 + _u(data, body + 11, 2) + int(data[body + 8]) + 1
-    if end - text != 5:
-        return False
-    return (
-        data[text] == 66 and data[text + 1] == 69 and data[text + 2] == 71
-        and data[text + 3] == 73 and data[text + 4] == 78
-    )  # fmt: skip
+    if end - text != 5 or _u(data, text, 5) != _BEGIN:
+        return LOOK
+    state[BEGUN] = 1
+    return DONE
 
 
 @kernel_part
 def _open_transaction(
-    data: Bytes, at: int, end: int, state: Longs, gtids: Bytes, gtid_kinds: Longs, starts: Longs, ends: Longs, times: Longs
-) -> bool:
-    """Note a transaction; false if the event is too short to hold its GTID."""
+    data: Bytes,
+    at: int,
+    end: int,
+    state: Longs,
+    gtids: Bytes,
+    gtid_kinds: Longs,
+    starts: Longs,
+    ends: Longs,
+    times: Longs,
+) -> int:
+    """Note the transaction that a GTID event opens."""
+    if state[TRANSACTION] >= 0:
+        return LOOK
+    if state[TRANSACTIONS] == len(starts):
+        return TRANSACTIONS_FULL
     kind = int(data[at + 4])
     body = at + HEADER_BYTES
     needed = 13 if kind == 162 else 25
     if end - body < needed:
-        return False
+        return TOO_SHORT
     slot = state[TRANSACTIONS]
     target = slot * GTID_BYTES
     for i in range(GTID_BYTES):
@@ -121,15 +132,62 @@ def _open_transaction(
     state[TRANSACTIONS] = slot + 1
     state[TABLE_ID] = -1
     state[TOUCHED] = 0
-    return True
+    return DONE
+
+
+@kernel_part
+def _close_transaction(state: Longs, ends: Longs, position: int) -> int:
+    if state[TRANSACTION] < 0:
+        return LOOK
+    ends[state[TRANSACTION]] = position
+    state[TRANSACTION] = -1
+    state[TABLE_ID] = -1
+    return DONE
+
+
+@kernel_part
+def _map_table(data: Bytes, body: int, end: int, table_name: Bytes, table_map: Bytes, state: Longs) -> int:
+    if end - body < 8:
+        return TOO_SHORT
+    if not _same(data, body + 8, end, table_name):
+        return DONE
+    if state[TRANSACTION] < 0 or end - body - 8 != len(table_map) or not _same(data, body + 8, end, table_map):
+        return LOOK
+    state[TABLE_ID] = _u(data, body, 6)
+    return DONE
+
+
+@kernel_part
+def _is_ours(data: Bytes, body: int, state: Longs) -> bool:
+    """Whether a row event is of our table; the last one of a statement ends what TABLE_MAP said."""
+    ours = _u(data, body, 6) == state[TABLE_ID]
+    if _u(data, body + 6, 2) & _STATEMENT_END:
+        state[TABLE_ID] = -1
+    return bool(ours)
 
 
 @compiled
 def route_events(
-    data: Bytes, offsets: Longs, sizes: Longs, first: int, last: int, trailer: int, counted: bool, stop: int,
-    classes: Longs, table_name: Bytes, table_map: Bytes, state: Longs,
-    gtids: Bytes, gtid_kinds: Longs, starts: Longs, ends: Longs, times: Longs,
-    row_events: Longs, row_transactions: Longs, row_positions: Longs,
+    data: Bytes,
+    offsets: Longs,
+    sizes: Longs,
+    first: int,
+    last: int,
+    trailer: int,
+    counted: bool,
+    stop: int,
+    classes: Longs,
+    table_name: Bytes,
+    table_map: Bytes,
+    state: Longs,
+    gtids: Bytes,
+    gtid_kinds: Longs,
+    starts: Longs,
+    ends: Longs,
+    times: Longs,
+    row_events: Longs,
+    row_transactions: Longs,
+    row_positions: Longs,
 ) -> tuple[int, int, int]:
     """Go through events `[first, last)` and note transactions and our row events.
 
@@ -138,59 +196,40 @@ def route_events(
     """  # fmt: skip
     rows = 0
     for index in range(first, last):
-        at = offsets[index]
-        size = sizes[index]
-        end = at + size - trailer
-        body = at + HEADER_BYTES
+        at, size = offsets[index], sizes[index]
+        body, end = at + HEADER_BYTES, at + size - trailer
         if end < body:
             return index, rows, TOO_SHORT
-        group = classes[int(data[at + 4])]
+        kind = int(data[at + 4])
+        group = classes[kind]
         position = state[POSITION]
         if counted and group != _UNCOUNTED and not (_u(data, at + 17, 2) & _ARTIFICIAL):
             position += size
             told = _u(data, at + 13, 4)
             if told != 0 and told != position & 0xFFFFFFFF:
                 return index, rows, WRONG_POSITION
+        reason = LOOK if group == _LOOKED_AT else DONE
         if group == _OPENS:
-            if state[TRANSACTION] >= 0:
-                return index, rows, LOOK
-            if state[TRANSACTIONS] == len(starts):
-                return index, rows, TRANSACTIONS_FULL
-            if not _open_transaction(data, at, end, state, gtids, gtid_kinds, starts, ends, times):
-                return index, rows, TOO_SHORT
+            reason = _open_transaction(data, at, end, state, gtids, gtid_kinds, starts, ends, times)
         elif group == _CLOSES:
-            if state[TRANSACTION] < 0:
-                return index, rows, LOOK
-            ends[state[TRANSACTION]] = position
-            state[TRANSACTION] = -1
-            state[TABLE_ID] = -1
+            reason = _close_transaction(state, ends, position)
         elif group == _MAPS:
-            if end - body < 8:
-                return index, rows, TOO_SHORT
-            if _same(data, body + 8, end, table_name):
-                if state[TRANSACTION] < 0 or end - body - 8 != len(table_map) or not _same(data, body + 8, end, table_map):
-                    return index, rows, LOOK
-                state[TABLE_ID] = _u(data, body, 6)
+            reason = _map_table(data, body, end, table_name, table_map, state)
+        elif group == _QUERY:
+            reason = _begin(data, body, end, state)
         elif group == _ROWS:
             if end - body < 8:
-                return index, rows, TOO_SHORT
-            if _u(data, body, 6) == state[TABLE_ID]:
-                kind = int(data[at + 4])
-                if kind > 32 or state[TRANSACTION] < 0:
-                    return index, rows, LOOK
+                reason = TOO_SHORT
+            elif state[TRANSACTION] < 0 or (kind > _LAST_PLAIN_ROWS and _u(data, body, 6) == state[TABLE_ID]):
+                reason = LOOK
+            elif _is_ours(data, body, state):
                 row_events[rows] = index
                 row_transactions[rows] = state[TRANSACTION]
                 row_positions[rows] = position
                 rows += 1
                 state[TOUCHED] = 1
-            if _u(data, body + 6, 2) & _STATEMENT_END:
-                state[TABLE_ID] = -1
-        elif group == _QUERY:
-            if state[TRANSACTION] < 0 or state[BEGUN] != 0 or not _is_begin(data, body, end):
-                return index, rows, LOOK
-            state[BEGUN] = 1
-        elif group == _LOOKED_AT:
-            return index, rows, LOOK
+        if reason != DONE:
+            return index, rows, reason
         state[POSITION] = position
         if position >= stop:
             return index + 1, rows, STOP_REACHED
@@ -199,8 +238,15 @@ def route_events(
 
 @compiled
 def copy_bodies(
-    data: Bytes, offsets: Longs, sizes: Longs, chosen: Longs, trailer: int, target: Bytes, at: int,
-    begins: Longs, ends: Longs,
+    data: Bytes,
+    offsets: Longs,
+    sizes: Longs,
+    chosen: Longs,
+    trailer: int,
+    target: Bytes,
+    at: int,
+    begins: Longs,
+    ends: Longs,
 ) -> int:
     """Copy the bodies of chosen events one after the other to `target[at:]`, which must have room; the new end."""  # fmt: skip
     for i in range(len(chosen)):

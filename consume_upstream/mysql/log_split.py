@@ -115,12 +115,14 @@ def first_damaged(data: Bytes, offsets: Longs, sizes: Longs, first: int, last: i
         candidates = np.flatnonzero(sizes[first:last] > _SMALL_EVENT) + first
     else:
         damaged, candidates = -1, np.arange(first, last)
-    view = memoryview(data)
+    view = data.data
     for index in candidates.tolist():
         if 0 <= damaged < index:
             break
         begin, end = int(offsets[index]), int(offsets[index]) + int(sizes[index])
-        if end - begin < HEADER_BYTES + 4 or zlib.crc32(view[begin : end - 4]) != int.from_bytes(view[end - 4 : end], "little"):
+        if end - begin < HEADER_BYTES + 4 or zlib.crc32(view[begin : end - 4]) != int.from_bytes(
+            view[end - 4 : end], "little"
+        ):
             return int(index)
     return damaged
 

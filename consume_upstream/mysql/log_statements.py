@@ -168,15 +168,16 @@ def _alter(tokens: list[_Token]) -> Iterator[int]:
         return
     yield _after_exists(tokens, at + 1)
     for i in range(at + 1, len(tokens)):
-        if tokens[i].says("table", "rename", "to", "as"):
-            yield i + 1
-        elif tokens[i].text == "=" and tokens[i - 1].says("rename"):
+        renamed = tokens[i].text == "=" and tokens[i - 1].says("rename")
+        if renamed or tokens[i].says("table", "rename", "to", "as"):
             yield i + 1
 
 
 def _create(tokens: list[_Token]) -> Iterator[int]:
     """CREATE [OR REPLACE] TABLE t, CREATE … INDEX i ON t; a temporary table only hides ours from its session."""
-    kind = _index_of(tokens, "table", "index", "temporary", "view", "trigger", "procedure", "function", "event", "database")
+    kind = _index_of(
+        tokens, "table", "index", "temporary", "view", "trigger", "procedure", "function", "event", "database"
+    )
     if kind == len(tokens):
         return
     if tokens[kind].says("table"):

@@ -97,9 +97,20 @@ def _walk_image(data: Bytes, at: int, end: int, layout: Longs, offsets: Ints, le
 
 @compiled
 def walk_rows(
-    data: Bytes, begins: Longs, ends: Longs, kinds: Longs, positions: Longs, layout: Longs, state: Longs,
-    limit_bytes: int, before_offsets: Ints, before_lengths: Ints, after_offsets: Ints, after_lengths: Ints,
-    row_event: Ints, row_index: npt.NDArray[np.uint32],
+    data: Bytes,
+    begins: Longs,
+    ends: Longs,
+    kinds: Longs,
+    positions: Longs,
+    layout: Longs,
+    state: Longs,
+    limit_bytes: int,
+    before_offsets: Ints,
+    before_lengths: Ints,
+    after_offsets: Ints,
+    after_lengths: Ints,
+    row_event: Ints,
+    row_index: npt.NDArray[np.uint32],
 ) -> int:
     """Walk row images from `state` on until the outputs are full, `limit_bytes` are used, or the events end.
 
@@ -129,7 +140,7 @@ def walk_rows(
             if operation != DELETE and at >= 0:
                 at = _walk_image(data, at, end, layout, after_offsets, after_lengths, rows)
             if at < 0:
-                return at
+                return int(at)
             row_event[rows] = event
             row_index[rows] = state[ROW_IN_EVENT]
             state[ROW_IN_EVENT] += 1

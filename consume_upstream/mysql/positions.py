@@ -36,7 +36,8 @@ from vnode_backfill.errors import SourceError
 
 __all__ = ["LogQuestions"]
 
-_POLL_SECONDS = 0.05
+# The server makes its list of transactions anew only when nobody has read it for 0.1 s.
+_POLL_SECONDS = 0.15
 _IN_FLIGHT = """
     SELECT trx_id AS id, trx_mysql_thread_id AS connection, trx_rows_modified AS modified
     FROM information_schema.INNODB_TRX"""
@@ -158,8 +159,8 @@ class LogQuestions:
     def _wait_for_transactions(self, connection: Connection) -> None:
         """Until every transaction in flight now is gone. Needs PROCESS.
 
-        The server may answer from a list up to 0.1 s old, or older while others ask too. So a transaction of our own is
-        started first: a list that shows it was made after the position was sampled.
+        The server may answer with an old list while others ask too. So a transaction of our own is started first: a list
+        that shows it was made after the position was sampled.
         """
         deadline = time.monotonic() + self.deadline_seconds
         with self.connect() as marker:

@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from consume_upstream.mysql.compiled import compiled
+from consume_upstream.mysql.compiled import compiled, kernel_part
 
 __all__ = [
     "LENENC", "TEMPORAL", "Split", "gather_bytes", "gather_fixed", "gather_micros", "split_rows", "walk_rows",
@@ -68,6 +68,26 @@ def split_rows(
         sequence = (sequence + 1) & 0xFF
 
 
+@kernel_part
+def _variable_size(buffer: Bytes, at: int, end: int, layout: int) -> tuple[int, int]:
+    """The size of a value that tells its own, and where the value begins; -1 if it cannot be one."""
+    if at >= end:
+        return -1, at
+    first = int(buffer[at])
+    at += 1
+    if layout == TEMPORAL:
+        return (first if first in (0, 4, 7, 11) else -1), at
+    if first <= 250:
+        return first, at
+    width = 2 if first == 252 else 3 if first == 253 else 8 if first == 254 else 0
+    if width == 0 or at + width > end:
+        return -1, at
+    size = 0
+    for index in range(width):
+        size |= int(buffer[at + index]) << (8 * index)
+    return size, at + width
+
+
 @compiled
 def walk_rows(
     buffer: Bytes, starts: Positions, ends: Positions, layouts: Layouts, offsets: Positions, lengths: Lengths
@@ -82,31 +102,13 @@ def walk_rows(
             return row
         for column in range(columns):
             offsets[column, row] = 0
+            lengths[column, row] = -1
             bit = column + 2
             if (buffer[begin + bit // 8] >> (bit % 8)) & 1:
-                lengths[column, row] = -1
                 continue
-            size = np.int64(layouts[column])
+            size = int(layouts[column])
             if size <= 0:
-                if at >= end:
-                    return row
-                first = np.int64(buffer[at])
-                at += 1
-                width = 0
-                if size == 0 and first > 250:
-                    if first == 251 or first == 255:
-                        return row
-                    width = 2 if first == 252 else 3 if first == 253 else 8
-                if size == -1 and first != 0 and first != 4 and first != 7 and first != 11:
-                    return row
-                if at + width > end:
-                    return row
-                size = first
-                if width:
-                    size = np.int64(0)
-                    for index in range(width):
-                        size |= np.int64(buffer[at + index]) << (8 * index)
-                    at += width
+                size, at = _variable_size(buffer, at, end, size)
             if size < 0 or size > end - at:
                 return row
             offsets[column, row] = at

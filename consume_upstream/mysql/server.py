@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 
 import pyarrow as pa
 from pymysql.connections import Connection
@@ -12,10 +14,12 @@ from pymysql.connections import Connection
 from consume_upstream.mysql import collation, sql
 from consume_upstream.mysql.connection import SourceAddress, connect
 from consume_upstream.mysql.definition import read_definition
+from consume_upstream.mysql.events import LogPosition
 from consume_upstream.mysql.facts import ServerFacts, TableProfile, read_server_facts, read_table_profile
+from consume_upstream.mysql.log_reader import LogBatch, read_log
 from consume_upstream.mysql.positions import LogQuestions
 from consume_upstream.mysql.resultset import ZeroDates
-from consume_upstream.mysql.session import ServerIdentity, identify
+from consume_upstream.mysql.session import ServerIdentity, check_server, identify
 from consume_upstream.mysql.snapshot import SnapshotReader
 from consume_upstream.offset import CdcOffset, Visibility
 from consume_upstream.upstream_table import Weights
@@ -26,6 +30,8 @@ from vnode_backfill.plan import TableFacts
 from vnode_backfill.vnode import Key, keys_of
 
 __all__ = ["MySqlSession", "MySqlTable"]
+
+_FILE_START = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,8 @@ class MySqlTable:
     zero_dates: ZeroDates = "null"
     watermark_table: str | None = None
     visibility_timeout: float = 60.0
+    server_ids: tuple[int, int] = (5400, 5499)
+    """The first and last id under which the log may be read; each reader takes its own."""
 
     @classmethod
     def open(
@@ -49,16 +57,26 @@ class MySqlTable:
         zero_dates: ZeroDates = "null",
         watermark_table: str | None = None,
         visibility_timeout: float = 60.0,
+        server_ids: tuple[int, int] = (5400, 5499),
     ) -> MySqlTable:
         """Ask the server who it is and what the table looks like now."""
         with connect(address) as connection:
             definition = read_definition(connection, database, table)
             identity = identify(connection)
-        return cls(address, definition, identity, zero_dates, watermark_table, visibility_timeout)
+        return cls(address, definition, identity, zero_dates, watermark_table, visibility_timeout, server_ids)
 
     def connect(self) -> Connection:
-        """A read-only connection; the caller closes it."""
-        return connect(self.address)
+        """A read-only connection to the server the job knows, and to no other; the caller closes it."""
+        return self._connect(read_only=True)
+
+    def _connect(self, *, read_only: bool) -> Connection:
+        connection = connect(self.address, read_only=read_only)
+        try:
+            check_server(connection, self.identity)
+        except SourceError:
+            connection.close()
+            raise
+        return connection
 
     def current_definition(self) -> TableDefinition:
         with self.connect() as connection:
@@ -66,7 +84,7 @@ class MySqlTable:
 
     def current_identity(self) -> ServerIdentity:
         """Which server answers at the address now; another one after a failover."""
-        with self.connect() as connection:
+        with connect(self.address) as connection:
             return identify(connection)
 
     def server_facts(self) -> ServerFacts:
@@ -89,14 +107,45 @@ class MySqlTable:
     def first_offset(self) -> CdcOffset:
         return self._log_questions().first_offset()
 
+    def log_stretches(self, after: CdcOffset, upto: CdcOffset) -> list[tuple[CdcOffset, CdcOffset]]:
+        """`(after, upto]` cut where a file of the log begins, which is where a transaction begins."""
+        starts = [replace(upto, number=number, pos=_FILE_START, row=0, gtids="") for number in _between(after, upto)]
+        ends = [after, *starts, upto]
+        return [(low, high) for low, high in pairwise(ends) if low < high]
+
+    def read_log(self, after: CdcOffset, upto: CdcOffset, reader: int = 0) -> Iterator[LogBatch]:
+        """Every change of the table in `(after, upto]`, in log order, or an error; readers at work have different numbers."""
+        first, last = self.server_ids
+        if not 0 <= reader <= last - first:
+            raise SourceError(
+                f"reader {reader} of the log has no server id of its own",
+                detail=f"The range is {first}-{last}.",
+                hint="Widen `mysql.server_id_range`.",
+            )
+        start, stop = LogPosition(after.file, after.pos), LogPosition(upto.file, upto.pos)
+        return read_log(
+            self.connect,
+            first + reader,
+            self.definition,
+            self.identity.flavour,
+            start,
+            stop,
+            zero_dates=self.zero_dates,
+        )
+
     def _log_questions(self) -> LogQuestions:
         return LogQuestions(
             connect=self.connect,
-            connect_writable=lambda: connect(self.address, read_only=False),
+            connect_writable=partial(self._connect, read_only=False),
             identity=self.identity,
             watermark_table=self.watermark_table,
             deadline_seconds=self.visibility_timeout,
         )
+
+
+def _between(after: CdcOffset, upto: CdcOffset) -> range:
+    """The numbers of the files that begin behind `after`, up to the one that holds `upto`."""
+    return range(after.number + 1, upto.number + 1)
 
 
 class MySqlSession:
@@ -106,7 +155,11 @@ class MySqlSession:
         self._table = table
         self.definition = table.definition
         self._connection = table.connect()
-        self._reader = SnapshotReader(self._connection, table.definition, zero_dates=table.zero_dates)
+        try:
+            self._reader = SnapshotReader(self._connection, table.definition, zero_dates=table.zero_dates)
+        except SourceError:
+            self.close()
+            raise
 
     def read_range(
         self, key_range: KeyRange, *, after: Key | None = None, limit: int | None = None

@@ -11,8 +11,9 @@ from pymysql.cursors import DictCursor
 
 from consume_upstream.mysql.connection import source_errors
 from consume_upstream.mysql.table_map import Flavour
+from vnode_backfill.errors import SourceError
 
-__all__ = ["Cell", "Flavour", "ServerIdentity", "ask", "identify"]
+__all__ = ["Cell", "Flavour", "ServerIdentity", "ask", "check_server", "identify"]
 
 Cell = str | bytes | int | float | None
 
@@ -46,7 +47,21 @@ def identify(connection: Connection) -> ServerIdentity:
     text = str(ask(connection, "SELECT VERSION() AS version")[0]["version"])
     found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)", text)
     version = (int(found[1]), int(found[2]), int(found[3])) if found else (0, 0, 0)
-    if "mariadb" in text.lower():
-        number = int(ask(connection, "SELECT @@global.server_id AS id")[0]["id"] or 0)
-        return ServerIdentity("mariadb", version, f"server-id-{number}")
-    return ServerIdentity("mysql", version, str(ask(connection, "SELECT @@global.server_uuid AS id")[0]["id"]))
+    flavour: Flavour = "mariadb" if "mariadb" in text.lower() else "mysql"
+    return ServerIdentity(flavour, version, _server_name(connection, flavour))
+
+
+def check_server(connection: Connection, identity: ServerIdentity) -> None:
+    """Refuse another server than the one the job knows: positions mean nothing there, and its rows may be older."""
+    answering = _server_name(connection, identity.flavour)
+    if answering != identity.server:
+        raise SourceError(
+            f"another server answers: {answering} instead of {identity.server}",
+            hint="Point the job back at its server, or create the job anew on the other one.",
+        )
+
+
+def _server_name(connection: Connection, flavour: Flavour) -> str:
+    if flavour == "mariadb":
+        return f"server-id-{int(ask(connection, 'SELECT @@global.server_id AS id')[0]['id'] or 0)}"
+    return str(ask(connection, "SELECT @@global.server_uuid AS id")[0]["id"])

@@ -22,7 +22,26 @@ INT_TYPES = {1: 1, 2: 2, 3: 9, 4: 3, 8: 8}
 _BLOB_PREFIX = {
     "tinytext": 1, "text": 2, "mediumtext": 3, "longtext": 4, "tinyblob": 1, "blob": 2, "mediumblob": 3, "longblob": 4,
 }  # fmt: skip
-_META_BYTES = {4: 1, 5: 1, 246: 2, 16: 2, 15: 2, 254: 2, 253: 2, 247: 2, 248: 2, 252: 1, 245: 1, 255: 1, 17: 1, 18: 1, 19: 1, 140: 1, 141: 2, 242: 1}
+_META_BYTES = {
+    4: 1,
+    5: 1,
+    246: 2,
+    16: 2,
+    15: 2,
+    254: 2,
+    253: 2,
+    247: 2,
+    248: 2,
+    252: 1,
+    245: 1,
+    255: 1,
+    17: 1,
+    18: 1,
+    19: 1,
+    140: 1,
+    141: 2,
+    242: 1,
+}
 _NUMERIC = {1, 2, 3, 4, 5, 8, 9, 13, 246}
 _OLD_TEMPORAL = {7: "TIMESTAMP", 11: "TIME", 12: "DATETIME"}
 _COMPRESSED = {140, 141}
@@ -186,7 +205,9 @@ def check_table_map(found: TableMap, definition: TableDefinition, flavour: Flavo
     """Raise unless `found` describes exactly the stored definition."""
     if len(found.types) != len(definition.columns):
         _changed(
-            definition, f"has {len(found.types)} columns in the log", f"{len(definition.columns)} are stored with the job."
+            definition,
+            f"has {len(found.types)} columns in the log",
+            f"{len(definition.columns)} are stored with the job.",
         )
     for index, column in enumerate(definition.columns):
         _check_type(definition, column, found.types[index], found.metas[index], flavour)

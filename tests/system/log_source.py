@@ -10,10 +10,10 @@ from typing import Literal, cast
 import pyarrow as pa
 from pymysql.connections import Connection
 
+from consume_upstream.log import LogBatch, Transaction
 from consume_upstream.mysql.decoder import ZeroDates
 from consume_upstream.mysql.definition import read_definition
 from consume_upstream.mysql.events import LogPosition
-from consume_upstream.mysql.log_batch import LogBatch, Transaction
 from consume_upstream.mysql.log_reader import read_log
 from devkit.comparer import Difference, SourceTable, Value, compare
 from devkit.mysql import SqlServer
@@ -93,8 +93,8 @@ class LogSource:
 
     def _same_texts(self, changes: Changes, name: str) -> bool:
         key = self.definition.key[0]
-        said = dict(self.query(f"SELECT `{key}`, CAST(`{name}` AS CHAR) FROM t"))
-        return said == dict(changes.rows([key, name]))
+        said = self.query(f"SELECT `{key}`, CAST(`{name}` AS CHAR) FROM t")
+        return set(said) == set(changes.rows([key, name]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,9 @@ class Changes:
 
     @property
     def transactions(self) -> list[Transaction]:
-        return [transaction for batch in self.batches for transaction in batch.transactions if transaction.end is not None]
+        return [
+            transaction for batch in self.batches for transaction in batch.transactions if transaction.end is not None
+        ]
 
     @property
     def after(self) -> pa.Table:

@@ -119,7 +119,11 @@ def fill(source: LogSource, types: tuple[tuple[str, ...], ...]) -> None:
         source.run(f"INSERT INTO t VALUES ({i}, {', '.join(kind[min(i, len(kind) - 1)] for kind in types)})")
     source.run(f"INSERT INTO t (id) VALUES ({rows})", "INSERT INTO t SELECT id + 100 AS id, " + ", ".join(
         f"c{i}" for i in range(len(types))) + " FROM t WHERE id <> 2")  # fmt: skip
-    source.run("UPDATE t a JOIN t b ON b.id = 1 SET " + ", ".join(f"a.c{i} = b.c{i}" for i in range(len(types))) + f" WHERE a.id = {rows}")
+    source.run(
+        "UPDATE t a JOIN t b ON b.id = 1 SET "
+        + ", ".join(f"a.c{i} = b.c{i}" for i in range(len(types)))
+        + f" WHERE a.id = {rows}"
+    )
     source.run("UPDATE t SET id = 1000 WHERE id = 101", "DELETE FROM t WHERE id = 102 + 1")
 
 
@@ -171,13 +175,18 @@ def test_generated_and_invisible_columns_are_in_the_image(source_server: SqlServ
     source = LogSource(source_server, database).create(
         "id INT PRIMARY KEY, a INT, v INT AS (a + 1) VIRTUAL, s INT AS (a * 2) STORED, i INT INVISIBLE DEFAULT 7, z INT"
     )
-    source.run("INSERT INTO t (id, a, z) VALUES (1, 10, 3), (2, NULL, 4)", "UPDATE t SET z = 5", "UPDATE t SET a = 20 WHERE id = 1")
+    source.run(
+        "INSERT INTO t (id, a, z) VALUES (1, 10, 3), (2, NULL, 4)",
+        "UPDATE t SET z = 5",
+        "UPDATE t SET a = 20 WHERE id = 1",
+    )
     assert source.differences(source.read()) == []
     assert [after["v"] for _, _, after in source.read()][-1] == 21
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"), [("DATE", "0000-00-00"), ("DATE", "2024-00-15"), ("DATETIME(3)", "0000-00-00"), ("TIMESTAMP NULL", "0")]
+    ("kind", "value"),
+    [("DATE", "0000-00-00"), ("DATE", "2024-00-15"), ("DATETIME(3)", "0000-00-00"), ("TIMESTAMP NULL", "0")],
 )
 def test_zero_date_becomes_null_or_an_error(source_server: SqlServer, database: str, kind: str, value: str) -> None:
     source = LogSource(source_server, database)
@@ -192,7 +201,9 @@ def test_zero_date_becomes_null_or_an_error(source_server: SqlServer, database: 
 def test_three_hundred_columns_are_decoded(source_server: SqlServer, database: str) -> None:
     source = LogSource(source_server, database)
     source.create("id INT PRIMARY KEY, " + ", ".join(f"c{i} SMALLINT" for i in range(300)))
-    source.run(f"INSERT INTO t VALUES (1, {', '.join(str(i) for i in range(300))})", "INSERT INTO t (id, c299) VALUES (2, 5)")
+    source.run(
+        f"INSERT INTO t VALUES (1, {', '.join(str(i) for i in range(300))})", "INSERT INTO t (id, c299) VALUES (2, 5)"
+    )
     assert source.differences(source.read()) == []
 
 
@@ -201,8 +212,10 @@ def test_definition_alone_decides_signs_and_labels(source_server: SqlServer, dat
     source = LogSource(source_server, database)
     if source.flavour == "mysql" and metadata == "NO_LOG":
         metadata = "MINIMAL"
-    source.create("id INT UNSIGNED PRIMARY KEY, e ENUM('x','ü') CHARACTER SET latin1, s SET('p','q'), y YEAR, d DOUBLE UNSIGNED")
-    before = source.query("SELECT @@global.binlog_row_metadata")[0][0]
+    source.create(
+        "id INT UNSIGNED PRIMARY KEY, e ENUM('x','ü') CHARACTER SET latin1, s SET('p','q'), y YEAR, d DOUBLE UNSIGNED"
+    )
+    before = str(source.query("SELECT @@global.binlog_row_metadata")[0][0])
     source.run(f"SET GLOBAL binlog_row_metadata = '{metadata}'")
     try:
         source.run("INSERT INTO t VALUES (4294967295, 'ü', 'p,q', 1999, 1.5)")

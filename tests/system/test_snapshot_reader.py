@@ -339,7 +339,7 @@ def test_killed_read_never_looks_finished(source_server: SqlServer, database: st
     fill_wide(source_server, database, 600)
     table = open_table(source_server, database, "wide")
     with closing(connect(table.address)) as connection:
-        own_id = ask(connection, "SELECT CONNECTION_ID() AS id")[0]["id"]
+        own_id = int(ask(connection, "SELECT CONNECTION_ID() AS id")[0]["id"] or 0)
         batches = SnapshotReader(connection, table.definition).read_range(EVERYTHING)
         next(batches)
         run(source_server, database, f"KILL {what} {own_id}")

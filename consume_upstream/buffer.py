@@ -1,0 +1,354 @@
+"""Changes that are not merged yet, in a Delta table beside the job's state.
+
+What must be true: once an epoch's commit has landed, every change of its stretch of the log that was not dropped is here, and stays until
+every vnode has applied it; the note beside it tells with which visibility the others were dropped. Appending an epoch again changes
+nothing, and gives back the note that landed.
+
+A row is one change of one key: its place in the log, its operation, the row as it was afterwards (of a delete the key only) and as
+it was before (`_before_…`, empty for an insert), and the vnode it had when it was written. That vnode is a hint for layout: files
+are sorted by it and cut into small row groups, so that a worker reads little besides its own vnodes'; a few files per epoch, never
+one per vnode. After a plan extension a change may belong to another vnode than the one stored; `files` is then asked without vnodes.
+
+    epoch  file                        row groups by vnode        read by the worker of vnodes 0-127
+    41     e41-p0-….parquet            0-90 | 91-170 | 171-255    the first two
+    41     e41-p10000-….parquet        3-255                      all of it
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema
+
+from consume_upstream.offset import CdcOffset, LoggedTransaction, VisibleAt
+from vnode_backfill.bitmap import VnodeBitmap
+from vnode_backfill.change import (
+    BEFORE_PREFIX,
+    EPOCH,
+    FILE,
+    HALF,
+    OFFSET_COLUMNS,
+    OP,
+    POS,
+    RESERVED_COLUMNS,
+    ROW,
+    TIMESTAMP,
+    VNODE,
+)
+from vnode_backfill.columns import TableDefinition
+from vnode_backfill.delta_files import (
+    FileLayout,
+    FileReceipt,
+    Storage,
+    Value,
+    batch_rows,
+    storage_errors,
+    unique_stem,
+    write_files,
+)
+from vnode_backfill.delta_log import DataFile, DeltaLog, OvertakenError
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.errors import PlanRefusedError, SinkUnavailableError, StateError
+from vnode_backfill.vnode import VnodeId
+
+_BUFFER, _TRIES = "buffer", 5
+_BOUNDED = (VNODE, EPOCH, FILE, POS)
+_ROW_GROUP_ROWS = 8_192
+"""256 vnodes share a full file of 200,000 changes in 25 row groups of about ten vnodes: one of four workers reads a quarter."""
+_NO_LIMIT = 1 << 62
+_VERSION = 1
+_TRIMS_PER_VACUUM = 50
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class BufferNote:
+    """What an epoch's buffer commit says of itself.
+
+    `visible` and `missing` decided about dropped changes; of `read` changes `kept` were not dropped; `newest` is the
+    time of the newest event in seconds since 1970, 0 if there was none.
+    """
+
+    visible: VisibleAt
+    missing: tuple[LoggedTransaction, ...]
+    kept: int
+    read: int = 0
+    newest: int = 0
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "v": _VERSION,
+                "visible": self.visible.position.to_json(),
+                "missing": [[transaction.gtid, transaction.start.to_json()] for transaction in self.missing],
+                "kept": self.kept,
+                "read": self.read,
+                "newest": self.newest,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> BufferNote:
+        stored = json.loads(text)
+        if stored.get("v") != _VERSION:
+            raise StateError(
+                f"a note of the change buffer has the unknown version {stored.get('v')!r}", detail=text[:500]
+            )
+        return cls(
+            visible=VisibleAt(CdcOffset.from_json(stored["visible"])),
+            missing=tuple(LoggedTransaction(gtid, CdcOffset.from_json(start)) for gtid, start in stored["missing"]),
+            kept=int(stored["kept"]),
+            read=int(stored["read"]),
+            newest=int(stored["newest"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSize:
+    """What waits in the buffer."""
+
+    bytes: int
+    files: int
+    rows: int
+
+
+def buffer_schema(definition: TableDefinition) -> pa.Schema:
+    """The columns of a buffered change; refuses source columns that would be mistaken for the buffer's own."""
+    names = {column.name.casefold() for column in definition.columns}
+    taken = names & ({name.casefold() for name in RESERVED_COLUMNS} | {BEFORE_PREFIX + name for name in names})
+    if taken:
+        raise PlanRefusedError(
+            f"the columns {', '.join(sorted(taken))} have names that the change buffer uses itself",
+            hint="Rename the columns at the source.",
+        )
+    own = {
+        VNODE: pa.int32(), EPOCH: pa.int64(), FILE: pa.int64(), POS: pa.int64(), ROW: pa.int32(), HALF: pa.int8(),
+        OP: pa.int8(), TIMESTAMP: pa.int64(),
+    }  # fmt: skip
+    image = [(column.name, column.arrow_type) for column in definition.columns]
+    return pa.schema([*own.items(), *image, *((BEFORE_PREFIX + name, kind) for name, kind in image)])
+
+
+@dataclass(frozen=True, slots=True)
+class BufferWriter:
+    """Writes changes inside Spark tasks; can be pickled."""
+
+    storage: Storage
+    schema: pa.Schema
+
+    def write(self, epoch: Epoch, part: int, table: pa.Table) -> FileReceipt:
+        """Write the changes as one file, sorted by vnode and place in the log; nothing is visible yet. Demands a row."""
+        order = [(name, "ascending") for name in (VNODE, *OFFSET_COLUMNS)]
+        layout = FileLayout((), _BOUNDED, file_bytes=_NO_LIMIT, row_group_rows=_ROW_GROUP_ROWS)
+        with storage_errors(f"changes of epoch {epoch} cannot be written to {self.storage.path}"):
+            rows = min(_ROW_GROUP_ROWS, batch_rows(table.nbytes, table.num_rows))
+            batches = table.sort_by(order).to_batches(rows)
+            (receipt,) = write_files(self.storage, unique_stem(f"e{epoch}-p{part}"), self.schema, batches, layout)
+        return receipt
+
+
+@dataclass(frozen=True, slots=True)
+class BufferReader:
+    """Reads buffered changes inside Spark tasks; can be pickled."""
+
+    storage: Storage
+    schema: pa.Schema
+
+    def read(self, file: BufferFile) -> Iterator[pa.RecordBatch]:
+        """The changes of a file, row group by row group, without those groups that hold nothing asked for."""
+        with (
+            storage_errors(f"changes cannot be read from {self.storage.path}"),
+            self.storage.filesystem().open_input_file(file.path) as source,
+        ):
+            parquet = pq.ParquetFile(source)
+            groups = [g for g in range(parquet.num_row_groups) if _wanted(parquet.metadata.row_group(g), file.vnodes)]
+            if groups:
+                yield from parquet.iter_batches(
+                    batch_size=_ROW_GROUP_ROWS, row_groups=groups, columns=self.schema.names, use_threads=False
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class BufferFile:
+    """A file to read, and the vnodes wanted from it; None where its vnodes are not to be trusted."""
+
+    path: str
+    size: int
+    rows: int
+    vnodes: VnodeBitmap | None
+
+
+class ChangeBuffer:
+    """The buffer of one job at `path`. Methods are called from the driver; writers and readers go to tasks."""
+
+    def __init__(
+        self,
+        path: str,
+        definition: TableDefinition,
+        job_id: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        generation: int = 0,
+        retention: timedelta = timedelta(hours=1),
+    ) -> None:
+        self._storage = Storage.of(path, storage_options)
+        self._definition = definition
+        self._schema = buffer_schema(definition)
+        self._log = DeltaLog(self._storage, job_id, "the change buffer", generation)
+        self._hours = max(1, int(retention.total_seconds() // 3600))
+        self._trims = 0
+
+    def prepare(self) -> None:
+        """Make the table if there is none. A second call changes nothing."""
+        if self._log.find() is None:
+            with storage_errors(f"the change buffer cannot be created at {self._storage.path}"):
+                self._storage.make_folder()
+                DeltaTable.create(
+                    self._storage.path,
+                    Schema.from_arrow(self._schema),
+                    mode="ignore",
+                    configuration=self._configuration(),
+                    storage_options=dict(self._storage.options),
+                )
+        self._retrying(self._log.fence)
+
+    def _configuration(self) -> dict[str, str | None]:
+        return {
+            "delta.dataSkippingStatsColumns": ",".join(f"`{name}`" for name in _BOUNDED),
+            "delta.deletedFileRetentionDuration": f"interval {self._hours} hours",
+            "delta.logRetentionDuration": f"interval {max(24, self._hours)} hours",
+            "delta.enableExpiredLogCleanup": "true",
+            "delta.checkpointInterval": "25",
+        }
+
+    def writer(self) -> BufferWriter:
+        return BufferWriter(self._storage, self._schema)
+
+    def reader(self, *, before: bool = False) -> BufferReader:
+        """Reads the after-images, and with `before` the before-images too."""
+        image = [column.name for column in self._definition.columns]
+        old = [BEFORE_PREFIX + name for name in image] if before else []
+        names = (*OFFSET_COLUMNS, OP, *image, *old)
+        return BufferReader(self._storage, pa.schema([self._schema.field(name) for name in names]))
+
+    def landed(self, epoch: Epoch) -> BufferNote | None:
+        """The note of this epoch's commit, or None if it has not landed."""
+        held = self._log.note(self._log.open(), _BUFFER, epoch)
+        return None if held is None else BufferNote.from_json(held)
+
+    def commit(self, epoch: Epoch, receipts: Sequence[FileReceipt], note: BufferNote) -> BufferNote:
+        """Append one epoch's changes. Calling it again with the same epoch changes nothing and returns the note that landed.
+
+        An epoch without changes is not committed: reading its stretch of the log again gives the same note.
+        """
+
+        def attempt(table: DeltaTable) -> BufferNote:
+            held = self._log.note(table, _BUFFER, epoch)
+            if held is not None:
+                return BufferNote.from_json(held)
+            if receipts:
+                self._log.commit(table, _BUFFER, epoch, receipts, note=note.to_json())
+            return note
+
+        return self._retrying(attempt)
+
+    def files(
+        self, applied: Mapping[VnodeId, CdcOffset], upto: CdcOffset, vnode_count: int, *, trusted_since: Epoch | None
+    ) -> list[BufferFile]:
+        """The files that may hold changes of these vnodes in `(applied, upto]`, each with the vnodes wanted from it.
+
+        Stored vnodes are believed of epochs from `trusted_since` on: those written under the plan generation that holds now.
+        """
+        if not applied:
+            return []
+        lowest = min(applied.values(), key=lambda offset: offset.order)
+        wanted = VnodeBitmap.of(applied, vnode_count)
+        chosen = []
+        for file in self._log.files(self._log.open(), _BOUNDED):
+            bounds = _Bounds.of(file)
+            trusted = trusted_since is not None and bounds.epoch >= trusted_since
+            if bounds.beyond(upto) or bounds.done(lowest) or (trusted and not _any_vnode(wanted, bounds.vnodes)):
+                continue
+            chosen.append(BufferFile(file.path, file.size, file.rows or 0, wanted if trusted else None))
+        return chosen
+
+    def trim(self, upto: CdcOffset) -> int:
+        """Remove the files all of whose changes are at or below `upto`, in one commit; how many went."""
+
+        def attempt(table: DeltaTable) -> int:
+            old = [file for file in self._log.files(table, _BOUNDED) if _Bounds.of(file).done(upto)]
+            if old:
+                self._log.remove(table, old)
+            return len(old)
+
+        removed = self._retrying(attempt)
+        self._trims += bool(removed)
+        if removed and self._trims % _TRIMS_PER_VACUUM == 0:
+            self.sweep()
+        return removed
+
+    def sweep(self) -> list[str]:
+        """Delete files that are trimmed or were never committed, once they are older than the retention."""
+        with storage_errors(f"{self._storage.path} cannot be swept"):
+            return self._log.open().vacuum(
+                retention_hours=self._hours, dry_run=False, enforce_retention_duration=False, full=True
+            )
+
+    def size(self) -> BufferSize:
+        files = self._log.files(self._log.open(), ())
+        return BufferSize(sum(f.size for f in files), len(files), sum(f.rows or 0 for f in files))
+
+    def _retrying(self, attempt: Callable[[DeltaTable], Result]) -> Result:
+        """Trimming and appending happen at the same time; whichever comes second looks again and tries again."""
+        for _ in range(_TRIES):
+            try:
+                return attempt(self._log.open())
+            except OvertakenError:
+                continue
+        raise SinkUnavailableError(f"the change buffer was overtaken by other commits {_TRIES} times")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What a file's statistics say about its changes; a file holds one epoch."""
+
+    vnodes: tuple[int, int]
+    epoch: int
+    files: tuple[int, int]
+    positions: tuple[int, int]
+
+    @classmethod
+    def of(cls, file: DataFile) -> _Bounds:
+        pairs = [(_number(low, file), _number(high, file)) for low, high in zip(file.low, file.high, strict=True)]
+        vnodes, epochs, files, positions = pairs
+        return cls(vnodes, epochs[0], files, positions)
+
+    def done(self, upto: CdcOffset) -> bool:
+        """Every change lies at or below `upto`, for certain."""
+        return self.files[1] < upto.number or (self.files[1] == upto.number and self.positions[1] <= upto.pos)
+
+    def beyond(self, upto: CdcOffset) -> bool:
+        """Every change lies above `upto`, for certain."""
+        return self.files[0] > upto.number or (self.files[0] == upto.number and self.positions[0] > upto.pos)
+
+
+def _number(value: Value | None, file: DataFile) -> int:
+    if not isinstance(value, int):
+        raise StateError(f"the file {file.path} of the change buffer has no bounds", detail=f"{file}")
+    return value
+
+
+def _wanted(group: pq.RowGroupMetaData, vnodes: VnodeBitmap | None) -> bool:
+    found = group.column(0).statistics
+    return vnodes is None or found is None or not found.has_min_max or _any_vnode(vnodes, (found.min, found.max))
+
+
+def _any_vnode(vnodes: VnodeBitmap, bounds: tuple[int, int]) -> bool:
+    low, high = bounds
+    return bool(vnodes.bits >> low & ((1 << (high - low + 1)) - 1))

@@ -1,0 +1,162 @@
+"""The whole product in a few minutes: a private server, live traffic, a kill -9 in the middle, and a comparison at the end.
+
+Starts a MySQL (or MariaDB) of its own, fills a table, lets a writer loose on it, runs the job into a local lake, kills it in the
+middle, starts it again, waits until it is live, stops the writer and the job, and compares source and lake. Everything it started is
+gone when it ends; the lake stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
+from devkit.orders import create_orders_table
+from devkit.waiting import wait_for
+from vnode_backfill.commands import read_report
+from vnode_backfill.config import Config, load_config
+from vnode_backfill.errors import StateError
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIG = ROOT / "conf" / "local.yaml"
+KILL_AT_PERCENT = 30.0
+
+
+class Demo:
+    """One run of the demonstration in `folder`."""
+
+    def __init__(self, server: SqlServer, folder: Path, rows: int, rate: int) -> None:
+        self._server, self._folder, self._rows, self._rate = server, folder, rows, rate
+        self._took: list[tuple[str, float]] = []
+        self._environment = {
+            **os.environ,
+            "DEMO_MYSQL_PORT": str(server.port),
+            "DEMO_FOLDER": str(folder),
+            "PYTHONPATH": str(ROOT),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+
+    def run(self) -> int:
+        self._fill()
+        with self._writer():
+            with self._timed("snapshot, killed with -9 in the middle"):
+                self._run_and_kill()
+            with self._timed("resumed and live"):
+                job = self._start()
+                self._wait(job, self._is_live)
+        with self._timed("writer stopped, last changes applied"):
+            job.send_signal(signal.SIGTERM)
+            if job.wait() != 0:
+                return self._failed("run", job.returncode)
+        with self._timed("verify"):
+            code = self._command("verify")
+        self._summary()
+        return code
+
+    def _fill(self) -> None:
+        with self._timed(f"table of {self._rows:,} rows"), self._server.connect() as connection:
+            with connection.cursor() as cursor:
+                cursor.execute("CREATE DATABASE shop")
+            create_orders_table(connection, self._rows, 1, database="shop", key_step=3)
+
+    @contextmanager
+    def _writer(self) -> Iterator[None]:
+        command = [
+            sys.executable, "-m", "devkit.writer", "--port", str(self._server.port), "--database", "shop",
+            "--rate", str(self._rate), "--seed", "7",
+        ]  # fmt: skip
+        writer = subprocess.Popen(command, cwd=ROOT, env=self._environment, stdout=subprocess.PIPE, text=True)
+        say(f"a writer changes about {self._rate} rows a second: inserts, updates, deletes, key changes, key swaps")
+        try:
+            yield
+        finally:
+            writer.send_signal(signal.SIGTERM)
+            counts, _ = writer.communicate(timeout=60)
+            say(f"the writer is done: {counts.strip()}")
+
+    def _run_and_kill(self) -> None:
+        job = self._start()
+        self._wait(job, lambda: self._percent() >= KILL_AT_PERCENT)
+        say(f"at {self._percent():.0f} %: kill -9 {job.pid}")
+        job.kill()
+        job.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "vnode_backfill", "run", "--config", str(CONFIG)]
+        say("$ vnode-backfill run --config conf/local.yaml")
+        return subprocess.Popen(command, cwd=ROOT, env=self._environment)
+
+    def _command(self, name: str) -> int:
+        say(f"$ vnode-backfill {name} --config conf/local.yaml")
+        command = [sys.executable, "-m", "vnode_backfill", name, "--config", str(CONFIG)]
+        return subprocess.run(command, cwd=ROOT, env=self._environment, check=False).returncode
+
+    def _wait(self, job: subprocess.Popen[bytes], done: Callable[[], bool]) -> None:
+        def ended_or_done() -> bool:
+            if job.poll() is not None:
+                raise SystemExit(self._failed("run", job.returncode))
+            return done()
+
+        wait_for(ended_or_done, "the job", seconds=300)
+
+    def _percent(self) -> float:
+        try:
+            return read_report(self._config()).percent
+        except StateError:
+            return 0.0
+
+    def _is_live(self) -> bool:
+        return read_report(self._config()).phase == "live"
+
+    def _config(self) -> Config:
+        return load_config(CONFIG, env=self._environment)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._took.append((name, time.monotonic() - began))
+
+    def _failed(self, what: str, code: int) -> int:
+        say(f"{what} ended with exit code {code}")
+        return code or 1
+
+    def _summary(self) -> None:
+        lake = self._folder / "orders"
+        say("")
+        for name, seconds in self._took:
+            say(f"{seconds:7.1f} s  {name}")
+        say(f"{sum(seconds for _, seconds in self._took):7.1f} s  in all")
+        say("")
+        say(f"The lake is in {lake}. Look into it with:")
+        say(f"  python -c \"import deltalake; print(deltalake.DeltaTable('{lake}').to_pandas().head())\"")
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", choices=("mysql", "mariadb"), default="mysql")
+    parser.add_argument("--rows", type=int, default=300_000)
+    parser.add_argument("--rate", type=int, default=300, help="changed rows per second")
+    parser.add_argument("--folder", type=Path, help="where the lake goes (default: a new temporary folder)")
+    arguments = parser.parse_args(argv)
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="vnode-backfill-demo-"))
+    make = MySqlServer if arguments.server == "mysql" else MariaDbServer
+    say(f"starting a private {arguments.server} server")
+    with make() as server:
+        return Demo(server, folder, arguments.rows, arguments.rate).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

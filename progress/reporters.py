@@ -1,0 +1,133 @@
+"""Who is told of progress: anything with `show` and `close`.
+
+The job tells one `Reporter`, which is usually several (`Reporters`): the terminal, the web page, the metrics, and what a
+user has added. A package adds one by an entry point; it names a class or function that is called without arguments
+and returns a reporter:
+
+    [project.entry-points."vnode_backfill.reporters"]
+    pager = "our_pager.backfill:PagerReporter"
+
+A reporter only watches. One that cannot be loaded is refused before the job starts (exit code 2). One that raises
+later is told nothing any more, with a warning in the log, and the job goes on: a pager that is down must not stop a copy.
+
+Two reporters give events in the words of RisingWave's progress, for tools that know those.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Protocol, runtime_checkable
+
+from progress.barriers import CdcTableBackfillProgress, CreateMviewProgress
+from progress.report import Report
+from vnode_backfill.epoch import Actor
+from vnode_backfill.errors import ConfigError
+
+ENTRY_POINT_GROUP = "vnode_backfill.reporters"
+_log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Reporter(Protocol):
+    """Is shown a report a few times a second, from one thread, and closed once; `show` must return quickly."""
+
+    def show(self, report: Report) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class NullReporter:
+    """Shows nothing to nobody."""
+
+    def show(self, report: Report) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Reporters:
+    """Several as one, told in the order given. One that raises is closed and left out from then on."""
+
+    def __init__(self, reporters: Iterable[Reporter]) -> None:
+        self._reporters = list(reporters)
+
+    def show(self, report: Report) -> None:
+        for reporter in tuple(self._reporters):
+            if not _survives(reporter, lambda told: told.show(report)):
+                self._reporters.remove(reporter)
+                _survives(reporter, lambda told: told.close())
+
+    def close(self) -> None:
+        """Close each one, whatever the others do. A second call does nothing."""
+        while self._reporters:
+            _survives(self._reporters.pop(0), lambda told: told.close())
+
+
+def load_reporters(found: Iterable[EntryPoint] | None = None) -> tuple[Reporter, ...]:
+    """The reporters that installed packages offer, by name."""
+    offered = entry_points(group=ENTRY_POINT_GROUP) if found is None else found
+    return tuple(_load(each) for each in sorted(offered, key=lambda each: each.name))
+
+
+class CreateMviewProgressReporter:
+    """Tells how many rows the snapshot has read, once per change (RisingWave's reporter of the same name)."""
+
+    def __init__(self, tell: Callable[[CreateMviewProgress], None]) -> None:
+        self._tell = tell
+        self._told: CreateMviewProgress | None = None
+
+    def show(self, report: Report) -> None:
+        progress = CreateMviewProgress(Actor.SNAPSHOT, report.epoch, report.rows)
+        if progress != self._told:
+            self._told = progress
+            self._tell(progress)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class CdcTableBackfillProgressReporter:
+    """Tells how many ranges and rows are read, once per change."""
+
+    def __init__(self, tell: Callable[[CdcTableBackfillProgress], None]) -> None:
+        self._tell = tell
+        self._told: CdcTableBackfillProgress | None = None
+
+    def show(self, report: Report) -> None:
+        progress = CdcTableBackfillProgress(report.epoch, report.ranges, report.ranges_total, report.rows)
+        if progress != self._told:
+            self._told = progress
+            self._tell(progress)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _load(offered: EntryPoint) -> Reporter:
+    try:
+        reporter = offered.load()()
+    except Exception as error:
+        raise ConfigError(
+            f"reporter {offered.name} of entry point group {ENTRY_POINT_GROUP} cannot be loaded",
+            detail=f"{offered.value}: {type(error).__name__}: {error}",
+            hint="Repair or uninstall the package that offers it.",
+        ) from error
+    if not isinstance(reporter, Reporter):
+        raise ConfigError(
+            f"reporter {offered.name} of entry point group {ENTRY_POINT_GROUP} is none",
+            detail=f"{offered.value} returned a {type(reporter).__name__}, which lacks show or close.",
+            hint="Repair or uninstall the package that offers it.",
+        )
+    return reporter
+
+
+def _survives(reporter: Reporter, act: Callable[[Reporter], None]) -> bool:
+    try:
+        act(reporter)
+    except Exception:  # noqa: BLE001 - somebody else's code, which only watches
+        _log.warning("reporter failed and is left out reporter=%s", type(reporter).__name__, exc_info=True)
+        return False
+    return True

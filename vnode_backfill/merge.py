@@ -1,0 +1,252 @@
+"""How an epoch's buffered changes reach the sink: each key's last change, unless a read has seen it.
+
+What must be true: for every merging vnode, of all changes of a key in `(applied, upto]` that no read of its range has seen, exactly the
+last one takes effect, deletes included; all of them at once, and once per epoch. Why it is:
+
+- A change's range and vnode are computed again under the plan generation of the intent; the stored vnode only helps to skip files.
+- Each change is marked again, against the reads that happened since it was buffered. Without that an older change could overwrite
+  what a later read has seen (see `consume_upstream.mark`).
+- The last change of a key is the one with the highest (file, position, row, half) of the log.
+
+Key 7, whose range was read with a visibility of 50; key 9 outside the plan; applied 10, upto 90:
+
+    offset  key  operation        becomes
+    40      7    update to `a`    dropped: the read at 50 has seen it
+    60      7    update to `b`    dropped: not the last
+    70      7    delete           applied: key 7 goes
+    80      9    insert `c`       applied
+    95      9    delete           left for the next merge
+
+A small change set is found in the driver. For a large one each worker reads its own vnodes' changes and stages what is left of them,
+so that no process has to hold more than its share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from consume_upstream.buffer import BufferFile, BufferReader, ChangeBuffer
+from consume_upstream.key_order import KeyOrder
+from consume_upstream.mark import MarkView, mark_chunk, merge_view
+from consume_upstream.offset import CdcOffset
+from consume_upstream.upstream_table import UpstreamTable
+from progress.state import BackfillState
+from vnode_backfill.bitmap import VnodeBitmap
+from vnode_backfill.change import FILE, OFFSET_COLUMNS, POS, ROW, Mark
+from vnode_backfill.delta_files import Storage
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.keys import SplitPlan
+from vnode_backfill.protocol import MergeEpoch
+from vnode_backfill.sinks import Sink, TaskRunner, Weighing
+from vnode_backfill.sinks.changes import Changes, MemoryChanges, StagedChanges, StagedFile, clear_staged, stage
+from vnode_backfill.tasks import run_tasks
+from vnode_backfill.vnode import VnodeId
+
+Ints = npt.NDArray[np.int64]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+IN_DRIVER_CHANGES = 300_000
+"""Up to here the driver finds the changes by itself: about a second for ten columns, against half a second that a Spark job costs
+and the time to stage and to read again what it found."""
+IN_DRIVER_BYTES = 128 * 1024 * 1024
+_COMPACTED_ROWS = 500_000
+"""So many changes are gathered before those that are not the last of their key are let go."""
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class MergeWindow:
+    """Which changes count: those of the vnodes in `applied`, above what they have applied, up to `upto`. Can be pickled."""
+
+    table: UpstreamTable
+    plan: SplitPlan
+    view: MarkView
+    applied: Mapping[VnodeId, CdcOffset]
+    upto: CdcOffset
+
+    def changes(self, reader: BufferReader, files: Sequence[BufferFile]) -> pa.Table:
+        """The changes of the files that count, one per key."""
+        with KeyOrder(self.table, self.plan) as order:
+            return changes_to_merge(
+                _batches(reader, files),
+                schema=reader.schema,
+                plan=self.plan,
+                view=self.view,
+                applied=self.applied,
+                upto=self.upto,
+                weights=order.weights,
+            )
+
+
+def merge_epoch(
+    spark: SparkSession | None,
+    table: UpstreamTable,
+    sink: Sink,
+    buffer: ChangeBuffer,
+    state: BackfillState,
+    plan: SplitPlan,
+    action: MergeEpoch,
+) -> int:
+    """Apply the buffered changes that `action` orders; how many keys changed. A second call changes nothing.
+
+    `state` is the commit that holds the intent, `plan` the plan of the intent's generation.
+    """
+    epoch = action.barrier.epoch
+    applied = {vnode.vnode: vnode.applied for vnode in action.vnodes}
+    # Under an extended plan a change may have another vnode than when it was written.
+    trusted = Epoch(0) if state.plan_generation == 0 else None
+    files = buffer.files(applied, action.upto, plan.vnode_count, trusted_since=trusted)
+    if not files or sink.merged(epoch):
+        return 0
+    window = MergeWindow(table, plan, merge_view(state, plan), applied, action.upto)
+    staging = sink.staging
+    if spark is None or staging is None or _is_small(files):
+        changes: Changes = MemoryChanges(window.changes(buffer.reader(), files), _key(plan))
+        sink.apply(epoch, changes, SparkTasks(spark.sparkContext) if spark else None)
+        return changes.rows
+    clear_staged(staging)
+    tasks = SparkTasks(spark.sparkContext)
+    changes = _staged(tasks, window, state.assignment, buffer, staging, trusted)
+    sink.apply(epoch, changes, tasks)
+    clear_staged(staging)
+    return changes.rows
+
+
+@dataclass(frozen=True, slots=True)
+class SparkTasks(TaskRunner):
+    """Runs functions as tasks of the cluster."""
+
+    spark: SparkContext
+
+    def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        return run_tasks(self.spark, function, items)
+
+
+def _is_small(files: Sequence[BufferFile]) -> bool:
+    return sum(file.rows for file in files) <= IN_DRIVER_CHANGES and sum(file.size for file in files) <= IN_DRIVER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """One worker's share of a merge."""
+
+    number: int
+    window: MergeWindow
+    reader: BufferReader
+    files: tuple[BufferFile, ...]
+    staging: Storage
+
+
+def _staged(
+    tasks: TaskRunner,
+    window: MergeWindow,
+    assignment: Sequence[VnodeBitmap],
+    buffer: ChangeBuffer,
+    staging: Storage,
+    trusted: Epoch | None,
+) -> StagedChanges:
+    """Let each worker find the changes of its vnodes. A key has one vnode, so no key is staged twice."""
+    lanes = []
+    for number, bitmap in enumerate(assignment):
+        applied = {vnode: offset for vnode, offset in window.applied.items() if vnode in bitmap}
+        files = buffer.files(applied, window.upto, window.plan.vnode_count, trusted_since=trusted)
+        if files:
+            share = MergeWindow(window.table, window.plan, window.view, applied, window.upto)
+            lanes.append(_Lane(number, share, buffer.reader(), tuple(files), staging))
+    found = tasks(_stage_lane, lanes)
+    return StagedChanges(staging, _key(window.plan)[0], tuple(file for file in found if file is not None))
+
+
+def _stage_lane(lane: _Lane) -> StagedFile | None:
+    return stage(lane.staging, lane.number, lane.window.changes(lane.reader, lane.files), _key(lane.window.plan))
+
+
+def _batches(reader: BufferReader, files: Sequence[BufferFile]) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        yield from reader.read(file)
+
+
+def _key(plan: SplitPlan) -> list[str]:
+    return [part.name for part in plan.parts]
+
+
+def changes_to_merge(
+    batches: Iterable[pa.RecordBatch],
+    *,
+    schema: pa.Schema,
+    plan: SplitPlan,
+    view: MarkView,
+    applied: Mapping[VnodeId, CdcOffset],
+    upto: CdcOffset,
+    weights: Weighing | None = None,
+) -> pa.Table:
+    """The last change of each key that counts: `schema` without the offset columns, in no particular order."""
+    floor = _Floor.of(applied, plan.vnode_count)
+    wide = pa.schema([_wide(field) for field in schema])
+    gathered: list[pa.Table] = [wide.empty_table()]
+    rows = 0
+    for batch in batches:
+        keys = [batch.column(name) for name in _key(plan)]
+        positions, vnodes = plan.vnodes_of(keys, weights(keys) if weights else None)
+        file, pos, row = (batch.column(name).to_numpy().astype(np.int64) for name in (FILE, POS, ROW))
+        counts = floor.above(vnodes, file, pos, row) & ~_after(file, pos, row, *upto.order)
+        counts &= mark_chunk(view, positions, vnodes, file, pos) != Mark.DROP
+        if counts.any():
+            gathered.append(pa.Table.from_batches([batch]).filter(pa.array(counts)).select(schema.names).cast(wide))
+            rows += gathered[-1].num_rows
+        if rows > _COMPACTED_ROWS:
+            gathered, rows = [latest_per_key(pa.concat_tables(gathered), _key(plan))], 0
+    return latest_per_key(pa.concat_tables(gathered), _key(plan)).drop_columns(list(OFFSET_COLUMNS))
+
+
+def latest_per_key(changes: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Keep, per key, the change with the highest offset."""
+    ordered = changes.sort_by([(name, "ascending") for name in OFFSET_COLUMNS])
+    names = [f"k{number}" for number in range(len(key))]
+    keys = ordered.select(list(key)).rename_columns(names)
+    keys = keys.append_column("rank", pa.array(np.arange(keys.num_rows, dtype=np.int64)))
+    last = keys.group_by(names, use_threads=False).aggregate([("rank", "max")])
+    return ordered.take(last.column("rank_max"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Floor:
+    """What each vnode has applied, as arrays; vnodes that do not merge are above everything."""
+
+    file: Ints
+    pos: Ints
+    row: Ints
+
+    @classmethod
+    def of(cls, applied: Mapping[VnodeId, CdcOffset], vnode_count: int) -> _Floor:
+        orders = np.full((vnode_count, 3), _NEVER, dtype=np.int64)
+        for vnode, offset in applied.items():
+            orders[vnode] = offset.order
+        return cls(orders[:, 0], orders[:, 1], orders[:, 2])
+
+    def above(self, vnodes: npt.NDArray[np.int32], file: Ints, pos: Ints, row: Ints) -> npt.NDArray[np.bool_]:
+        return _after(file, pos, row, self.file[vnodes], self.pos[vnodes], self.row[vnodes])
+
+
+def _after(
+    file: Ints, pos: Ints, row: Ints, than_file: Ints | int, than_pos: Ints | int, than_row: Ints | int
+) -> npt.NDArray[np.bool_]:
+    later = (pos > than_pos) | ((pos == than_pos) & (row > than_row))
+    result: npt.NDArray[np.bool_] = (file > than_file) | ((file == than_file) & later)
+    return result
+
+
+def _wide(field: pa.Field) -> pa.Field:
+    """Text and bytes with 64-bit offsets: what many large values have together may not fit 32."""
+    if pa.types.is_string(field.type):
+        return field.with_type(pa.large_string())
+    return field.with_type(pa.large_binary()) if pa.types.is_binary(field.type) else field

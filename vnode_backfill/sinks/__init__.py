@@ -1,0 +1,119 @@
+"""Where rows go: what the rest of the system may ask of a target, whatever it is.
+
+The promises correctness rests on, kept by every sink and proven by one suite of tests:
+
+- what a task writes is invisible until the driver commits it;
+- each of `commit_reads` and `apply` takes effect once per epoch: a second call changes nothing and tells what the first one did;
+- appended and replaced ranges of one epoch are two transactions with ids of their own, so that a crash between them is seen as
+  what it is;
+- a deleted key is gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from vnode_backfill.delta_files import FileReceipt, Storage
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.keys import SplitPlan
+from vnode_backfill.sinks.changes import Changes
+from vnode_backfill.vnode import Key
+
+__all__ = ["FileReceipt", "RangeWriter", "ReadReceipt", "Sink", "TaskRunner", "Weighing"]
+
+Weighing: TypeAlias = Callable[[Sequence[pa.Array]], Sequence[pa.Array | None] | None]
+"""The database's sort keys of a batch of key columns: None for columns the client compares, None as a whole if that is all."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class TaskRunner(Protocol):
+    """Runs a function on each item, somewhere, and gives the results in order."""
+
+    def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReceipt:
+    """One range that was read to its end: how many rows, and the files that hold them (none for no row)."""
+
+    ordinal: int
+    rows: int
+    files: tuple[FileReceipt, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def receipts_to_json(receipts: Sequence[ReadReceipt]) -> str:
+    """What a commit says it holds: ranges, rows, and paths; the files' statistics stand beside them in the log."""
+    return json.dumps([[r.ordinal, r.rows, [[f.path, f.size, f.rows] for f in r.files]] for r in receipts])
+
+
+def receipts_from_json(text: str) -> tuple[ReadReceipt, ...]:
+    return tuple(
+        ReadReceipt(ordinal, rows, tuple(FileReceipt(*file) for file in files))
+        for ordinal, rows, files in json.loads(text)
+    )
+
+
+class RangeWriter(Protocol):
+    """Writes ranges inside Spark tasks; can be pickled."""
+
+    def write(self, epoch: Epoch, ordinal: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> ReadReceipt:
+        """Write the rows of one range; nothing is visible yet. If `batches` raises, so does this, and there is no receipt."""
+        ...
+
+
+class Sink(Protocol):
+    """A target. The methods are called from the driver, never two of them at the same time."""
+
+    @property
+    def staging(self) -> Storage | None:
+        """Where workers may leave the changes of a large merge; None if every change set goes through the driver."""
+        ...
+
+    def prepare(self) -> None:
+        """Make the target ready, or refuse it because it holds rows of somebody else. A second call changes nothing."""
+        ...
+
+    def writer(self) -> RangeWriter: ...
+
+    def landed_reads(self, epoch: Epoch) -> tuple[tuple[ReadReceipt, ...] | None, tuple[ReadReceipt, ...] | None]:
+        """What the target holds of this epoch's appended and of its replaced ranges; None for what has not landed."""
+        ...
+
+    def commit_reads(
+        self,
+        epoch: Epoch,
+        appended: Sequence[ReadReceipt],
+        replaced: Sequence[ReadReceipt],
+        plan: SplitPlan,
+        weights: Weighing | None = None,
+    ) -> tuple[ReadReceipt, ...]:
+        """Make the ranges visible; of a replaced one, first everything goes that the target holds of its keys.
+
+        Returns what the target holds of this epoch: where an earlier attempt has landed, its receipts and not ours.
+        """
+        ...
+
+    def apply(self, epoch: Epoch, changes: Changes, tasks: TaskRunner | None = None) -> None:
+        """Apply the last change of each key, all at once. `tasks` runs large work on the cluster."""
+        ...
+
+    def merged(self, epoch: Epoch) -> bool:
+        """Whether `apply` has taken effect for this epoch; an epoch without effect need not have."""
+        ...
+
+    def key_extremes(self, weights: Weighing | None = None) -> list[Key]:
+        """Keys of the target among which its smallest and its largest are; none if it is empty."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,220 @@
+"""The Delta sink: files written by tasks, made visible by commits of the driver, each at most once per epoch.
+
+What must be true: after the commits of epoch N the table holds, of every range read so far, exactly the rows read, changed by every
+change applied so far; repeating any call of epoch N changes nothing. Why it is: each effect is one commit under an application
+transaction of its own (`append`, `replace`, `merge` of the job's id, version N), looked up on the handle it is committed with.
+
+A replaced range of an integer key, [10, 20), read again as 12 and 15:
+
+    file a holds 3 9 12     → written anew as 3 9
+    file b holds 13 14 18   → removed
+    file c holds 21 25      → untouched: its bounds lie outside
+    the read's file         → added, all in one commit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from vnode_backfill.columns import TableDefinition
+from vnode_backfill.delta_files import FileLayout, FileReceipt, Storage, storage_errors, unique_stem, write_files
+from vnode_backfill.delta_log import DeltaLog, OvertakenError
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.errors import SinkUnavailableError
+from vnode_backfill.keys import SplitPlan
+from vnode_backfill.sinks import ReadReceipt, TaskRunner, Weighing, receipts_from_json, receipts_to_json
+from vnode_backfill.sinks.changes import Changes, ChangeSlice
+from vnode_backfill.sinks.delta_keys import bounds_as_keys, extremes, may_hold
+from vnode_backfill.sinks.delta_rewrite import Ints, Removal, Rewrite, Rewriter, Rewritten, in_threads
+from vnode_backfill.sinks.delta_target import Target, overtaken_is_retryable, target_schema, whole_hours
+from vnode_backfill.vnode import Key
+
+MEGABYTE = 1024 * 1024
+REWRITE_IN_TASKS_BYTES = 256 * MEGABYTE
+"""More bytes of touched files than this are rewritten by Spark tasks. A core rewrites about 40 MB of Parquet a second, so two of the
+driver's would be busy for more than three seconds, against half a second that a Spark job costs."""
+_TASKS = 256
+_TRIES = 5
+_APPEND, _REPLACE, _MERGE = "append", "replace", "merge"
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFileWriter:
+    """Writes ranges as Parquet files into the table's folder, from any machine that reaches it."""
+
+    storage: Storage
+    schema: pa.Schema
+    layout: FileLayout
+
+    def write(self, epoch: Epoch, ordinal: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> ReadReceipt:
+        stem = unique_stem(f"e{epoch}-r{ordinal}-a{attempt}")
+        with storage_errors(f"range {ordinal} cannot be written to {self.storage.path}"):
+            files = write_files(self.storage, stem, self.schema, batches, self.layout)
+        return ReadReceipt(ordinal, sum(file.rows for file in files), files)
+
+
+class DeltaSink:
+    """A Delta table at `path`. `generation` is the driver's, where drivers may replace each other."""
+
+    def __init__(  # noqa: PLR0913 - one per key of the configuration
+        self,
+        path: str,
+        definition: TableDefinition,
+        job_id: str,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        replace: bool = False,
+        target_file_size: int = 128 * MEGABYTE,
+        retention: timedelta = timedelta(days=7),
+        generation: int = 0,
+    ) -> None:
+        self._storage = Storage.of(path, storage_options)
+        self._definition, self._retention = definition, retention
+        self._schema = target_schema(definition)
+        self._layout = FileLayout.of(definition, target_file_size)
+        self._log = DeltaLog(self._storage, job_id, "the target table", generation)
+        self._target = Target(self._log, self._schema, self._layout, retention, replace)
+
+    @property
+    def staging(self) -> Storage:
+        """The table's own folder: whoever can write its files can stage changes beside them."""
+        return self._storage
+
+    def prepare(self) -> None:
+        self._target.prepare()
+
+    def writer(self) -> DeltaFileWriter:
+        return DeltaFileWriter(self._storage, self._schema, self._layout)
+
+    def landed_reads(self, epoch: Epoch) -> tuple[tuple[ReadReceipt, ...] | None, tuple[ReadReceipt, ...] | None]:
+        table = self._log.open()
+        appended, replaced = (self._log.note(table, kind, epoch) for kind in (_APPEND, _REPLACE))
+        return (
+            None if appended is None else receipts_from_json(appended),
+            None if replaced is None else receipts_from_json(replaced),
+        )
+
+    def commit_reads(
+        self,
+        epoch: Epoch,
+        appended: Sequence[ReadReceipt],
+        replaced: Sequence[ReadReceipt],
+        plan: SplitPlan,
+        weights: Weighing | None = None,
+    ) -> tuple[ReadReceipt, ...]:
+        """Appended ranges in one commit, replaced ones in another. Where nothing changes there is no commit."""
+        landed = self._commit_once(_APPEND, epoch, appended, lambda _: ())
+        going = partial(self._without, epoch, frozenset(r.ordinal for r in replaced), plan, weights)
+        return (*landed, *self._commit_once(_REPLACE, epoch, replaced, going))
+
+    def _commit_once(
+        self,
+        kind: str,
+        epoch: Epoch,
+        receipts: Sequence[ReadReceipt],
+        rewrite: Callable[[DeltaTable], Sequence[Rewritten]],
+    ) -> tuple[ReadReceipt, ...]:
+        for _ in range(_TRIES):
+            table = self._log.open()
+            held = self._log.note(table, kind, epoch)
+            if held is not None:
+                return receipts_from_json(held)
+            rewritten = rewrite(table)
+            added = [file for files in (*(r.files for r in receipts), *(r.files for r in rewritten)) for file in files]
+            removed = [each.removed for each in rewritten if each.removed is not None]
+            if not added and not removed:
+                return tuple(receipts)
+            try:
+                self._log.commit(table, kind, epoch, added, removed, receipts_to_json(receipts))
+            except OvertakenError:
+                continue
+            return tuple(receipts)
+        raise SinkUnavailableError(f"the {kind} of epoch {epoch} was overtaken by other commits {_TRIES} times")
+
+    def _without(
+        self, epoch: Epoch, ordinals: frozenset[int], plan: SplitPlan, weights: Weighing | None, table: DeltaTable
+    ) -> Sequence[Rewritten]:
+        """Write the files anew that hold rows of these ranges, without those rows."""
+        rewriter = self._rewriter(epoch)
+        ranges = [planned.range for planned in plan.ranges if planned.ordinal in ordinals]
+        goes = np.array([planned.ordinal in ordinals for planned in plan.ranges] + [False], dtype=np.bool_)
+        removals = []
+        for file in self._log.files(table, self._definition.key) if ranges else ():
+            if may_hold(file, ranges, plan.parts[0]):
+                columns = [column.combine_chunks() for column in rewriter.keys(file).columns]
+                gone = goes[plan.find_many(columns, weights(columns) if weights else None)]
+                if gone.any():
+                    removals.append(Removal(file, gone))
+        return in_threads(rewriter.remove, removals)
+
+    def apply(self, epoch: Epoch, changes: Changes, tasks: TaskRunner | None = None) -> None:
+        """Changes that meet a row rewrite its file, the others become new files; one commit. Where nothing changes there is none."""
+        table = self._log.open()
+        if self._log.landed(table, _MERGE, epoch) or not changes.rows:
+            return
+        rewriter = self._rewriter(epoch)
+        touched = [(file, changes.within(file)) for file in self._log.files(table, self._definition.key)]
+        rewrites = [Rewrite(file, part) for file, part in touched if part is not None]
+        if sum(each.file.size for each in rewrites) <= REWRITE_IN_TASKS_BYTES:
+            tasks = None
+        rewritten = _run(tasks, rewriter.merge, rewrites)
+        met = np.concatenate([np.empty(0, np.int64), *(each.met for each in rewritten)])
+        inserted = _run(tasks, partial(_insert, rewriter, met), changes.parts())
+        added = [file for files in (*(each.files for each in rewritten), *inserted) for file in files]
+        removed = [each.removed for each in rewritten if each.removed is not None]
+        if added or removed:
+            with overtaken_is_retryable():
+                self._log.commit(table, _MERGE, epoch, added, removed)
+
+    def merged(self, epoch: Epoch) -> bool:
+        return self._log.landed(self._log.open(), _MERGE, epoch)
+
+    def key_extremes(self, weights: Weighing | None = None) -> list[Key]:
+        """From the files' bounds where they are exact, else from their keys. Text without `weights`: every key there is."""
+        rewriter = self._rewriter(Epoch(0))
+        parts = self._definition.key_parts
+        keys: list[Key] = []
+        for file in self._log.files(self._log.open(), self._definition.key):
+            known = bounds_as_keys(file, parts, rewriter.key_schema)
+            columns = known or [column.combine_chunks() for column in rewriter.keys(file).columns]
+            keys.extend(extremes(parts, columns, weights))
+        return keys
+
+    def sweep(self) -> list[str]:
+        """Delete files that no version within the retention refers to, those that were never committed included."""
+        table = self._log.open()
+        with storage_errors(f"{self._storage.path} cannot be swept"):
+            hours = whole_hours(self._retention)
+            return table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)
+
+    def close(self) -> None:
+        """Nothing is held open between calls."""
+
+    def _rewriter(self, epoch: Epoch) -> Rewriter:
+        return Rewriter(self._storage, self._schema, self._definition.key, self._layout, epoch)
+
+
+def _insert(rewriter: Rewriter, met: Ints, part: ChangeSlice) -> tuple[FileReceipt, ...]:
+    return rewriter.insert(part, met)
+
+
+def _run(tasks: TaskRunner | None, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """In this process, or as tasks of several items each, so that many small files do not become as many tasks."""
+    if tasks is None:
+        return in_threads(function, items)
+    groups = [items[start::_TASKS] for start in range(min(len(items), _TASKS))]
+    return [result for results in tasks(partial(_run_group, function), groups) for result in results]
+
+
+def _run_group(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return [function(item) for item in items]

@@ -1,0 +1,152 @@
+"""Whether a Delta table may become a job's target, and how it is made one.
+
+What must be true: a job writes only into a table that holds no row of anybody else, and whose shape and features let the job rewrite
+its files exactly. The commit that makes a table the job's own carries the job's id (`prepare`), so that the question is asked once: a
+job taken up again finds its own mark, also where `replace` is set, and never empties what it has written itself.
+
+Every column is nullable, because a NOT NULL column beside a `timestamp_ntz` needs a table feature that `deltalake` does not declare, and
+Spark then refuses the table. No deletion vectors, no column mapping: every reader of Delta reads the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+
+from vnode_backfill.columns import TableDefinition
+from vnode_backfill.delta_files import FileLayout, storage_errors
+from vnode_backfill.delta_log import DeltaLog, OvertakenError
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.errors import SinkError, SinkUnavailableError
+
+_PREPARE, _ONCE = "prepare", Epoch(1)
+_NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
+_KNOWN_FEATURES = frozenset({"timestampNtz", "appendOnly", "invariants", "vacuumProtocolCheck"})
+
+
+def target_schema(definition: TableDefinition) -> pa.Schema:
+    """The canonical types of the source's columns, all of them nullable."""
+    return pa.schema([field.with_nullable(True) for field in definition.arrow_schema])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a target table has to be."""
+
+    log: DeltaLog
+    schema: pa.Schema
+    layout: FileLayout
+    retention: timedelta
+    replace: bool
+
+    def prepare(self) -> None:
+        """Create the table, or take one that is empty, already this job's, or may be replaced. A second call changes nothing.
+
+        With `replace` somebody else's rows and schema go in the one commit that makes the table this job's.
+        """
+        self._check_names()
+        table = self.log.find()
+        if table is None or not self.log.landed(table, _PREPARE, _ONCE):
+            self._take(table)
+            table = self.log.open()
+        self._check_shape(table)
+        with overtaken_is_retryable():
+            self.log.fence(table)
+
+    def _take(self, table: DeltaTable | None) -> None:
+        if table is None:
+            self._create("error")
+            return
+        foreign = len(self.log.files(table, ()))
+        if self.replace and (foreign or self._difference(table)):
+            self._create("overwrite")
+            return
+        if foreign:
+            raise SinkError(
+                f"{self.log.storage.path} holds rows that this job did not write",
+                detail=f"The table has {foreign:,} data files.",
+                hint="Set `sink.delta.replace: true` to have them removed, or choose another path.",
+            )
+        self._check_shape(table)
+        with overtaken_is_retryable():
+            self.log.commit(table, _PREPARE, _ONCE, ())
+
+    def _create(self, mode: Literal["error", "overwrite"]) -> None:
+        storage = self.log.storage
+        with storage_errors(f"the target table cannot be created at {storage.path}"):
+            storage.make_folder()
+            DeltaTable.create(
+                storage.path,
+                Schema.from_arrow(self.schema),
+                mode=mode,
+                configuration=self._configuration(),
+                storage_options=dict(storage.options),
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(f"{self.log.job_id}/{_PREPARE}", _ONCE)]
+                ),
+            )
+
+    def _configuration(self) -> dict[str, str | None]:
+        kept = f"interval {whole_hours(self.retention)} hours"
+        return {
+            "delta.dataSkippingStatsColumns": ",".join(f"`{name}`" for name in self.layout.statistics),
+            "delta.enableDeletionVectors": "false",
+            "delta.deletedFileRetentionDuration": kept,
+            "delta.logRetentionDuration": kept,
+            "delta.checkpointInterval": "25",
+        }
+
+    def _check_names(self) -> None:
+        wrong = [name for name in self.schema.names if _NOT_IN_NAMES & set(name) or "`" in name]
+        if wrong:
+            raise SinkError(
+                f"Delta cannot hold the column names {', '.join(map(repr, wrong))}",
+                detail="A space and any of , ; { } ( ) = ` are not allowed in them.",
+                hint="Rename the columns at the source.",
+            )
+
+    def _check_shape(self, table: DeltaTable) -> None:
+        difference = self._difference(table)
+        if difference:
+            raise SinkError(
+                f"the table at {self.log.storage.path} cannot take the rows of the source table",
+                detail=difference,
+                hint="Set `sink.delta.replace: true` to have it made anew, or choose another path.",
+            )
+
+    def _difference(self, table: DeltaTable) -> str:
+        """Why the table cannot take this job's rows; empty if it can."""
+        partitions = table.metadata().partition_columns
+        if partitions:
+            return f"It is partitioned by {', '.join(partitions)}."
+        protocol = table.protocol()
+        unknown = {*(protocol.reader_features or ()), *(protocol.writer_features or ())} - _KNOWN_FEATURES
+        if unknown:
+            return f"It uses table features that are not supported here: {', '.join(sorted(unknown))}."
+        old = {field.name: field.type for field in pa.schema(table.schema().to_arrow())}
+        new = {field.name: field.type for field in self.schema}
+        wrong = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        return "; ".join(f"column {name} is {old.get(name)} there and {new.get(name)} here" for name in wrong)
+
+
+def whole_hours(retention: timedelta) -> int:
+    return max(1, int(retention.total_seconds() // 3600))
+
+
+@contextmanager
+def overtaken_is_retryable() -> Iterator[None]:
+    """For commits whose content depends on the version they were computed from: the whole epoch is tried again."""
+    try:
+        yield
+    except OvertakenError as error:
+        raise SinkUnavailableError(
+            "the target table was changed by somebody else in the meantime",
+            detail=str(error),
+            hint="Nobody else may write to the target while the job runs; a compaction is tried around.",
+        ) from error
