@@ -14,7 +14,8 @@ from vnode_backfill.errors import OffsetError
 
 Interval = tuple[int, int]
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
-_MARIADB = re.compile(r"(\d+)-(\d+)-(\d+)\Z")
+_MARIADB = re.compile(r"([0-9]+)-([0-9]+)-([0-9]+)\Z")
+_INTERVAL = re.compile(r"([0-9]+)(?:-([0-9]+))?\Z")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}\Z")
 
 
@@ -41,7 +42,7 @@ class GtidSet:
 
     def holds(self, gtid: str) -> bool:
         source, _, number = gtid.lower().rpartition(":")
-        return self.holds_interval(source, (int(number), int(number)))
+        return self.holds_interval(source, _interval(number, gtid))
 
     def holds_interval(self, source: str, interval: Interval) -> bool:
         intervals = dict(self.sources).get(source, ())
@@ -115,10 +116,11 @@ def parse_gtids(text: str) -> GtidSet | MariaDbGtidPosition:
 
 
 def _interval(part: str, item: str) -> Interval:
-    low, _, high = part.partition("-")
-    if not low.isdigit() or (high and not high.isdigit()) or int(low) < 1 or int(high or low) < int(low):
+    found = _INTERVAL.match(part)
+    low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if low < 1 or high < low:
         raise OffsetError(f"{item!r} is not a GTID set", detail=f"{part!r} is not an interval.")
-    return int(low), int(high or low)
+    return low, high
 
 
 def _normal(intervals: list[Interval]) -> tuple[Interval, ...]:

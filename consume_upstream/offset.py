@@ -163,12 +163,15 @@ def visibility_to_json(visibility: Visibility) -> str:
 
 
 def visibility_from_json(text: str) -> Visibility:
-    stored = json.loads(text)
-    if stored.get("v") != _VERSION:
-        raise OffsetError(f"visibility has the unknown version {stored.get('v')!r}", detail=text)
-    if "at" in stored:
-        return VisibleAt(CdcOffset.from_json(stored["at"]))
-    parsed = parse_gtids(stored["gtids"])
+    try:
+        stored = json.loads(text)
+        if stored["v"] != _VERSION:
+            raise OffsetError(f"visibility has the unknown version {stored['v']!r}", detail=text)
+        if "at" in stored:
+            return VisibleAt(CdcOffset.from_json(stored["at"]))
+        parsed = parse_gtids(stored["gtids"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OffsetError(f"{text[:80]!r} is not a stored visibility", detail=str(error)) from error
     if isinstance(parsed, MariaDbGtidPosition):
         raise OffsetError("a MariaDB GTID position is not a visibility", detail=text)
     return VisibleGtids(parsed)

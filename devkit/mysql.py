@@ -219,6 +219,8 @@ class SqlServer:
             "datadir": str(self.datadir),
             "socket": str(self.folder / "server.sock"),
             "pid-file": str(self.datadir / "server.pid"),
+            # A starting MariaDB clears what it takes for its own leftovers, also under other servers that share the folder.
+            "tmpdir": str(self.folder),
             "port": str(self.port),
             "server-id": str(self.port),
         }

@@ -23,7 +23,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from vnode_backfill.errors import StateError
+from vnode_backfill.errors import StateUnavailableError
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
@@ -159,12 +159,12 @@ class StateTable:
 
 @contextmanager
 def state_errors(what: str) -> Iterator[None]:
-    """Turn whatever the storage says into a `StateError` that names the place."""
+    """Turn whatever the storage says into a `StateUnavailableError` that names the place: it may pass."""
     try:
         yield
     except (DeltaError, OSError, pa.ArrowException) as error:
         reason = _COLOURS.sub("", str(error)).strip()
-        raise StateError(
+        raise StateUnavailableError(
             f"state in {what}",
             detail=f"{type(error).__name__}: {reason[:1000]}",
             hint="Check that `state.path` is right, reachable and writable, and that its disk is not full.",

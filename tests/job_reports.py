@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from consume_upstream.offset import CdcOffset, VisibleAt
 from progress.report import AskedRequest, Estimates, Observed, Report, Subject, report_of
@@ -19,7 +19,6 @@ SUBJECT = Subject("orders", "shop.orders", "s3://lake/shop/orders")
 SERVER = "5f2c7a31-0b1e-11ef-9c1a-0242ac120002"
 RUNNING = Observed(driver="etl-3 (pid 4711)")
 _KEY = KeyPart("id", KeyKind.INT)
-_ASKED = datetime(2026, 5, 4, 9, 12, 30, tzinfo=UTC)
 
 
 def offset(number: int, pos: int = 4) -> CdcOffset:
@@ -82,5 +81,5 @@ class ImaginaryJob:
         )  # fmt: skip
 
 
-def asked(number: int, kind: RequestKind, minutes: int, who: str = "maria") -> AskedRequest:
-    return AskedRequest(Request(number, kind), who, "bastion-1", _ASKED + timedelta(minutes=minutes))
+def asked(number: int, kind: RequestKind, when: datetime, who: str = "maria") -> AskedRequest:
+    return AskedRequest(Request(number, kind), who, "bastion-1", when)

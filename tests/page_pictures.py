@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from devkit.browser import Browser
@@ -22,16 +23,18 @@ from progress.web import WebReporter
 from tests.job_reports import RUNNING, ImaginaryJob, asked
 from vnode_backfill.epoch import Epoch
 
+_NOW = datetime.now(UTC)
 _REQUESTS = (
-    asked(1, RequestKind.RATE_LIMIT, 0),
-    asked(2, RequestKind.RESCALE, 3),
-    asked(3, RequestKind.RESCALE, 4, "jonas"),
-    asked(4, RequestKind.RATE_LIMIT, 9),
+    asked(1, RequestKind.RATE_LIMIT, _NOW - timedelta(minutes=12)),
+    asked(2, RequestKind.RESCALE, _NOW - timedelta(minutes=8)),
+    asked(3, RequestKind.RESCALE, _NOW - timedelta(minutes=7), "jonas"),
+    asked(4, RequestKind.RATE_LIMIT, _NOW - timedelta(seconds=3)),
 )
 _ANSWERS = (
     Acknowledgement(1, Epoch(12)),
     Acknowledgement(2, Epoch(30)),
     Acknowledgement(3, Epoch(31), "300 workers cannot share 256 vnodes"),
+    Acknowledgement(4, Epoch(102)),
 )
 _MB = 1_000_000
 
@@ -107,7 +110,7 @@ def live(reporter: WebReporter, clock: Clock, metrics: CdcBackfillMetrics) -> No
             RUNNING, rows_per_second=_rate(minute) if copying else 0.0, lag_seconds=lag, lag_bytes=int(lag * 120_000),
             buffer_bytes=int((90 - 20 * minute if copying else 3.2 + math.sin(minute * 4)) * _MB), asked=_REQUESTS,
         )  # fmt: skip
-        epoch = 190 + int(minute * 20)
+        epoch = 190 + int(minute * 15)
         state = job.at(0.86 + 0.04 * minute, epoch=epoch) if copying else job.live(epoch=epoch)
         reporter.show(job.report(_steered(state), seen))
 

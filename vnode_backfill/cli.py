@@ -59,11 +59,11 @@ def _dispatch(arguments: argparse.Namespace) -> int:
         case "status":
             return commands.status(config, as_json=arguments.json, per_vnode=arguments.per_vnode)
         case "verify":
-            return commands.verify(config, master=arguments.master, as_json=arguments.json)
+            return commands.verify(config, master=arguments.master, as_json=arguments.json, verbose=arguments.verbose)
         case _:
             return commands.run(
                 config, until=arguments.until, master=arguments.master, asked_vnodes=arguments.vnodes,
-                asked_workers=arguments.workers, face=_face(arguments),
+                asked_workers=arguments.workers, face=_face(arguments), verbose=arguments.verbose,
             )  # fmt: skip
 
 

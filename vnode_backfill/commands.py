@@ -54,7 +54,7 @@ def read_report(config: Config) -> Report:
     )
 
 
-def verify(config: Config, *, master: str | None, as_json: bool) -> int:
+def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool = False) -> int:
     """Compare source and target; exit code 1 if they differ."""
     from vnode_backfill.spark_session import open_session
     from vnode_backfill.verification import render, to_json
@@ -66,7 +66,7 @@ def verify(config: Config, *, master: str | None, as_json: bool) -> int:
     table = opening.open_table(config)
     delta = config.sink.delta
     assert delta is not None
-    spark = open_session(config, master)
+    spark = open_session(config, master, quiet=not verbose)
     try:
         result = verify_table(spark, table, loaded.plan, delta.path, workers=config.workers)
     finally:
@@ -83,6 +83,7 @@ def run(
     asked_vnodes: int | None,
     asked_workers: int | None,
     face: str,
+    verbose: bool = False,
 ) -> int:
     """Create the job or take it up, and run it. The reason of a failure is on stderr and in the state."""
     from vnode_backfill.actions import Services
@@ -91,7 +92,7 @@ def run(
 
     opened = opening.open_job(config, task_slots=task_slots(config) if master is None else None, asked_vnodes=asked_vnodes)
     _ask_for_workers(opened, asked_workers)
-    spark = open_session(config, master)
+    spark = open_session(config, master, quiet=not verbose)
     try:
         services = Services(
             config, spark, replace(opened.table, definition=opened.record.definition),

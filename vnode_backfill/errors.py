@@ -11,6 +11,7 @@ parses a message.
     ├── OffsetError                 offsets of different servers, or text that is no offset
     ├── LawBrokenError              a law of the protocol would be broken: a bug, never retried
     ├── StateError                  stored state is of an unknown version or contradicts itself
+    │   ├── StateUnavailableError   the state cannot be reached or written just now              retryable
     │   └── FencedError             another driver owns the job now; this one must not commit
     ├── SourceError                 the database said no
     │   ├── SourceLostError         connection lost, time-out, server restarting                 retryable
@@ -86,6 +87,12 @@ class LawBrokenError(BackfillError):
 
 class StateError(BackfillError):
     """Stored state is unreadable, of an unknown version, or contradicts itself."""
+
+
+class StateUnavailableError(StateError):
+    """The state cannot be reached or written at the moment."""
+
+    retryable = True
 
 
 class FencedError(StateError):

@@ -8,6 +8,10 @@ into the cache folder, else Spark fetches them itself.
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkConf
@@ -39,7 +43,7 @@ def task_slots(config: Config) -> int:
     return config.workers + config.limits.log_readers + 1
 
 
-def open_session(config: Config, master: str | None) -> SparkSession:
+def open_session(config: Config, master: str | None, *, quiet: bool) -> SparkSession:
     """The session of this process; `master` is ignored where spark-submit has given one."""
     conf = SparkConf()
     for name, value in {**_SETTINGS, "spark.sql.shuffle.partitions": str(_shuffle_partitions(config))}.items():
@@ -51,9 +55,32 @@ def open_session(config: Config, master: str | None) -> SparkSession:
         conf.set(name, value)
     if not conf.contains("spark.jars") and not conf.contains("spark.jars.packages"):
         _add_jars(conf)
-    session = SparkSession.builder.config(conf=conf).getOrCreate()
+    with _jvm_noise(aside=quiet and "PYSPARK_GATEWAY_PORT" not in os.environ):
+        session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def _jvm_noise(*, aside: bool) -> Iterator[None]:
+    """Send what the JVM writes to stderr to a file: its greetings would tear the progress display apart."""
+    if not aside:
+        yield
+        return
+    sys.stderr.flush()
+    own = os.dup(2)
+    with tempfile.NamedTemporaryFile(prefix="vnode-backfill-spark-", suffix=".log", delete=False) as log:
+        try:
+            os.dup2(log.fileno(), 2)
+            yield
+        except Exception:
+            os.dup2(own, 2)
+            sys.stderr.write(Path(log.name).read_text(errors="replace")[-4000:])
+            raise
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
+    Path(log.name).unlink()
 
 
 def _shuffle_partitions(config: Config) -> int:

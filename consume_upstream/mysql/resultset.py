@@ -54,7 +54,8 @@ class RowDecoder:
     def __init__(self, columns: Sequence[Column], key: Sequence[str] = (), zero_dates: ZeroDates = "null") -> None:
         self._columns = tuple(columns)
         self._strict = frozenset(key if zero_dates == "null" else [column.name for column in columns])
-        self.schema = pa.schema([pa.field(c.name, c.arrow_type, nullable=c.nullable) for c in columns])
+        # As `TableDefinition.arrow_schema`: a zero date becomes NULL in a column that the source declares NOT NULL.
+        self.schema = pa.schema([pa.field(c.name, c.arrow_type, nullable=c.name not in key) for c in columns])
 
     @classmethod
     def of_announced(cls, announced: Sequence[WireColumn]) -> RowDecoder:

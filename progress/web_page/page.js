@@ -4,7 +4,7 @@
 import { Grid } from "./grid.js";
 import { Plot, TIME_STEPS } from "./plot.js";
 import { notice, showEpochs, showRequests, showTroubles, showWorkers } from "./tables.js";
-import { bytes, count, seconds, short, time } from "./words.js";
+import { about, bytes, count, seconds, short, time } from "./words.js";
 
 const POLL = 1000;
 const HIDDEN_POLL = 5000;
@@ -109,7 +109,7 @@ function showFacts(report) {
   const reading = report.ranges < report.ranges_total;
   set("rate", report.rows_per_second == null ? "–" : `${short(report.rows_per_second)} rows/s`);
   set("rate-note", rateNote(report, reading));
-  set("eta", report.phase === "live" ? "done" : report.eta_seconds == null ? "–" : `about ${seconds(report.eta_seconds)}`);
+  set("eta", report.phase === "live" ? "done" : about(report.eta_seconds));
   set("eta-note", report.phase === "live" ? "every vnode in step" : report.eta_seconds == null ? "" : "until all is read");
   set("lag", seconds(report.lag_seconds));
   set("lag-note", report.lag_bytes == null ? (report.lag_seconds == null ? "" : "behind the source") : `${bytes(report.lag_bytes)} of log`);

@@ -36,6 +36,11 @@ export function seconds(value) {
   return `${digits(value / 86400)} days`;
 }
 
+// A length of time that nobody knows exactly.
+export function about(value) {
+  return value == null ? UNKNOWN : `about ${seconds(value < 120 ? Math.round(value) : value < 7200 ? Math.round(value / 60) * 60 : value)}`;
+}
+
 // Of a moment in seconds since 1970; with the day if it is not today's.
 export function time(at) {
   const moment = new Date(at * 1000);

@@ -185,7 +185,7 @@ def test_any_history_of_epochs_gives_the_rows_of_a_dict(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Step]
 ) -> None:
     target = pairs(tmp_path_factory.mktemp("history"))
-    model: dict[int, str] = {n: "old" for n in range(20)}
+    model: dict[int, str] = dict.fromkeys(range(20), "old")
     log: list[tuple[int, ChangeOp, int]] = []
     for changes, lag, again in steps:
         first = len(log) + 1
@@ -278,7 +278,7 @@ def test_rows_spark_has_written_are_found_and_changed(tmp_path: Path, spark: Spa
         model.pop((row[0], row[1]), None)
         if op is not DELETE:
             model[row[0], row[1]] = row
-    assert [row[:2] for row in target.rows] == [row[:2] for row in in_order(model.values())]
+    assert target.rows == in_order(model.values())
 
 
 def test_staged_changes_of_a_driver_that_died_are_not_merged(
