@@ -80,9 +80,7 @@ class UpstreamTableExecutor:
         self._table, self._buffer = table, buffer
         self._readers, self._memory = readers, memory
 
-    def consume(
-        self, spark: SparkContext | None, state: BackfillState, plan: SplitPlan, intent: Intent
-    ) -> BufferNote:
+    def consume(self, spark: SparkContext | None, state: BackfillState, plan: SplitPlan, intent: Intent) -> BufferNote:
         """Buffer the changes of `(state.written, intent.written]` and commit them as the intent's epoch."""
         landed = self._buffer.landed(intent.epoch)
         if landed is not None:
@@ -222,17 +220,16 @@ def changes_of(batch: LogBatch, definition: TableDefinition) -> pa.Table:
 def _key_changed(batch: LogBatch, definition: TableDefinition) -> npt.NDArray[np.bool_]:
     """Updates whose key bytes changed, also where the collation calls them equal: a sink keeps bytes."""
     updates = batch.op == ChangeOp.UPDATE
-    changed = np.zeros(len(batch), np.bool_)
+    changed: npt.NDArray[np.bool_] = np.zeros(len(batch), np.bool_)
     if updates.any():
         for name in definition.key:
             before, after = batch.before.column(name), batch.after.column(name)
             changed |= pc.fill_null(pc.not_equal(before, after), False).to_numpy(zero_copy_only=False)
-    return changed & updates
+    moved: npt.NDArray[np.bool_] = changed & updates
+    return moved
 
 
-def _change_table(
-    batch: LogBatch, definition: TableDefinition, rows: npt.NDArray[np.int64], op: ChangeOp
-) -> pa.Table:
+def _change_table(batch: LogBatch, definition: TableDefinition, rows: npt.NDArray[np.int64], op: ChangeOp) -> pa.Table:
     take: Callable[[pa.Array], pa.Array] = partial(pc.take, indices=pa.array(rows))
     delete = op is ChangeOp.DELETE
     columns: dict[str, pa.Array] = dict(_offsets(batch, rows, op))

@@ -21,9 +21,9 @@ from pathlib import Path
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.orders import create_orders_table
 from devkit.waiting import wait_for
-from vnode_backfill.commands import read_report
 from vnode_backfill.config import Config, load_config
 from vnode_backfill.errors import StateError
+from vnode_backfill.status import read_report
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "conf" / "local.yaml"

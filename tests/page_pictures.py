@@ -64,7 +64,7 @@ def main(folder: Path, *, every: bool = False) -> None:
         Shot("snapshot", 1180, 900, dark=False),
         Shot("live", 1180, 900, dark=True),
         Shot("failed", 1180, 900, dark=False),
-        Shot("phone", 375, 812, dark=False),
+        Shot("phone", 375, 1160, dark=False),
     ]
     if every:
         sizes = [(1180, 900), (375, 812)]

@@ -13,15 +13,19 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pyspark.sql import SparkSession
 
-from consume_upstream.buffer import BufferNote, ChangeBuffer
+from consume_upstream.buffer import ChangeBuffer
 from consume_upstream.executor import UpstreamTableExecutor
+from consume_upstream.key_order import KeyOrder
+from consume_upstream.offset import CdcOffset
 from consume_upstream.upstream_table import UpstreamTable
 from progress.barriers import LocalBarrierManager
+from progress.metrics import CdcBackfillMetrics
+from progress.report import AskedRequest
 from progress.state import BackfillState
 from progress.store import StateStore
 from vnode_backfill.config import Config
@@ -56,6 +60,7 @@ from vnode_backfill.protocol import (
 )
 from vnode_backfill.sinks import ReadReceipt, Sink
 from vnode_backfill.snapshot import Lane, read_ranges
+from vnode_backfill.throttle import SourceThrottle
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +87,33 @@ class Services:
     sink: Sink
     buffer: ChangeBuffer
     store: StateStore
+    throttle: SourceThrottle | None = None
+    metrics: CdcBackfillMetrics = field(default_factory=CdcBackfillMetrics)
+
+
+@dataclass
+class Seen:
+    """What was seen of the source and the buffer lately, for whoever shows progress; None where nobody has looked yet."""
+
+    newest: int = 0
+    written: CdcOffset | None = None
+    buffer_bytes: int | None = None
+    held_bytes: int | None = None
+    retention_seconds: float | None = None
+    throttled_by: str = ""
+    asked: tuple[AskedRequest, ...] = ()
+
+    def lag_bytes(self, captured: CdcOffset) -> int | None:
+        """How much of the log is written and not captured; None across files, whose sizes are not known here."""
+        if self.written is None or self.written.number != captured.number:
+            return None
+        return max(0, self.written.pos - captured.pos)
+
+    def lag_seconds(self, captured: CdcOffset, now: float) -> float | None:
+        """The age of the newest change captured while more is written; 0 when everything is."""
+        if self.written is not None and self.written <= captured:
+            return 0.0
+        return max(0.0, now - self.newest) if self.newest else None
 
 
 @dataclass
@@ -100,11 +132,13 @@ class Pace:
 class Performer:
     """Carries orders out. `state` and `plan` are what is committed, set by the job before it orders anything."""
 
-    def __init__(self, services: Services, barriers: LocalBarrierManager[Event], state: BackfillState, plan: SplitPlan) -> None:
+    def __init__(
+        self, services: Services, barriers: LocalBarrierManager[Event], state: BackfillState, plan: SplitPlan
+    ) -> None:
         self.services, self.barriers = services, barriers
         self.state, self.plan = state, plan
         self.pace = Pace()
-        self.note: BufferNote | None = None
+        self.seen = Seen()
         self._receipts: tuple[ReadReceipt, ...] = ()
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="action")
         self._running: set[Future[None]] = set()
@@ -120,6 +154,7 @@ class Performer:
         match action:
             case InjectBarrier(barrier=barrier):
                 self.barriers.inject(barrier)
+                self.services.metrics.observe_barrier(barrier.kind)
                 self.pace.epoch_began = time.monotonic()
             case Stop():
                 self.wake()
@@ -150,10 +185,13 @@ class Performer:
         self._attempt = attempt
 
         def guarded() -> None:
+            began = time.monotonic()
             try:
                 seam("before", action)
                 work()
                 seam("after", action)
+                if actor is not Actor.DRIVER:
+                    self.services.metrics.observe_epoch(actor, time.monotonic() - began)
             except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
                 log.warning("action failed action=%s error=%s", type(action).__name__, error)
                 self.barriers.notify_failure(actor, attempt, error)
@@ -170,7 +208,9 @@ class Performer:
                 self.services.store.commit(state)
                 self.barriers.tell(StateCommitted(state.revision))
             case ExtendPlan(generation=generation):
-                plan = extended_plan(self.services.table, self.services.sink, self.plan.at(generation), self.services.config)
+                plan = extended_plan(
+                    self.services.table, self.services.sink, self.plan.at(generation), self.services.config
+                )
                 self.services.store.write_plan(plan, plan.generation)
                 self.barriers.tell(PlanExtended(plan))
             case TrimBuffer(upto=upto):
@@ -190,7 +230,9 @@ class Performer:
         began = time.monotonic()
         self._group(Actor.SNAPSHOT, barrier)
         read = read_ranges(self.services.spark.sparkContext, lanes)
-        self.pace.measured(sum(r.rows for r in read), time.monotonic() - began, sum(bool(lane.ranges) for lane in lanes))
+        self.pace.measured(
+            sum(r.rows for r in read), time.monotonic() - began, sum(bool(lane.ranges) for lane in lanes)
+        )
         self.pace.read_last = bool(read)
         self._receipts = (*landed, *read)
         self.barriers.collect(
@@ -223,7 +265,8 @@ class Performer:
         plan = self.plan.at(self.state.intent.plan_generation)
         appended = [receipt for receipt in self._receipts if receipt.ordinal not in action.replaces]
         replaced = [receipt for receipt in self._receipts if receipt.ordinal in action.replaces]
-        landed = self.services.sink.commit_reads(barrier.epoch, appended, replaced, plan)
+        with KeyOrder(self.services.table, plan) as order:
+            landed = self.services.sink.commit_reads(barrier.epoch, appended, replaced, plan, order.weights)
         self.barriers.tell(ReceiptsCommitted(barrier.epoch, _range_receipts(landed), barrier.attempt))
 
     def _buffer(self, action: BufferChanges) -> None:
@@ -231,7 +274,8 @@ class Performer:
         self._group(Actor.UPSTREAM, barrier)
         plan = self.plan.at(action.intent.plan_generation)
         note = self._upstream.consume(self.services.spark.sparkContext, self.state, plan, action.intent)
-        self.note = note
+        self.seen.newest = max(self.seen.newest, note.newest)
+        self.services.metrics.observe_buffered(note.kept)
         event = ChangesBuffered(barrier.epoch, note.visible, note.missing, note.kept, barrier.attempt)
         self.barriers.collect(Actor.UPSTREAM, barrier, event)
 
@@ -243,6 +287,7 @@ class Performer:
         changes = merge_epoch(
             self.services.spark, self.services.table, self.services.sink, self.services.buffer, self.state, plan, action
         )
+        self.services.metrics.observe_merged(changes)
         self.barriers.collect(Actor.MERGE, barrier, EpochMerged(barrier.epoch, changes, barrier.attempt))
 
     def _sample(self, action: SampleSource) -> None:
@@ -253,8 +298,10 @@ class Performer:
         if (action.idle or not self.pace.read_last) and rest > 0:
             self._awake.wait(rest)
         table = self.services.table
-        sample = Sample(table.written_offset(), table.visible_offset(), int(self.pace.rows_per_second * self._epoch_seconds))
-        self.barriers.tell(Sampled(sample, action.ticket))
+        written, visible = table.written_offset(), table.visible_offset()
+        self.seen.written = written
+        rows = int(self.pace.rows_per_second * self._epoch_seconds)
+        self.barriers.tell(Sampled(Sample(written, visible, rows, hold=bool(self.seen.throttled_by)), action.ticket))
 
     def _restart(self, attempt: int) -> None:
         """End everything of the failed attempt, wait (longer each time, and not all drivers alike), and report."""

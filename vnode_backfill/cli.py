@@ -10,12 +10,16 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from vnode_backfill import __version__
-from vnode_backfill.errors import BackfillError
+from vnode_backfill.errors import BackfillError, ConfigError
+
+if TYPE_CHECKING:
+    from vnode_backfill.config import Config
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -48,16 +52,25 @@ def execute(argv: Sequence[str]) -> int:
 
 def _dispatch(arguments: argparse.Namespace) -> int:
     # Each command is imported when it runs: `status` must not pay for Spark.
-    from vnode_backfill import commands
     from vnode_backfill.config import load_config
 
-    overrides = {name: getattr(arguments, name, None) for name in ("vnodes", "workers")}
+    overrides = {name: getattr(arguments, name, None) for name in ("vnodes", "ui.port")}
+    if arguments.command == "run":
+        overrides["workers"] = arguments.workers
     config = load_config(Path(arguments.config), overrides)
+    return (
+        _STEERING[arguments.command](config, arguments) if arguments.command in _STEERING else _work(config, arguments)
+    )
+
+
+def _work(config: Config, arguments: argparse.Namespace) -> int:
+    from vnode_backfill import commands
+
     match arguments.command:
         case "plan":
             return commands.plan(config, as_json=arguments.json)
         case "status":
-            return commands.status(config, as_json=arguments.json, per_vnode=arguments.per_vnode)
+            return commands.status(config, as_json=arguments.json, per_vnode=arguments.per_vnode, watch=arguments.watch)
         case "verify":
             return commands.verify(config, master=arguments.master, as_json=arguments.json, verbose=arguments.verbose)
         case _:
@@ -65,6 +78,43 @@ def _dispatch(arguments: argparse.Namespace) -> int:
                 config, until=arguments.until, master=arguments.master, asked_vnodes=arguments.vnodes,
                 asked_workers=arguments.workers, face=_face(arguments), verbose=arguments.verbose,
             )  # fmt: skip
+
+
+def _steer(name: str) -> Callable[[Config, argparse.Namespace], int]:
+    """The function of `steering` of this name, called with the flags it takes."""
+
+    def call(config: Config, arguments: argparse.Namespace) -> int:
+        from vnode_backfill import steering
+
+        flags: dict[str, Callable[[], int]] = {
+            "rescale": lambda: steering.rescale(config, workers=arguments.workers, bitmaps=arguments.bitmap),
+            "throttle": lambda: steering.throttle(config, rows_per_second=arguments.rows_per_second),
+            "pause": lambda: steering.pause(config),
+            "resume": lambda: steering.resume(config),
+            "stop": lambda: steering.stop(config),
+            "resnapshot": lambda: steering.resnapshot(
+                config, only=arguments.only, where_key=arguments.where_key, everything=arguments.all
+            ),
+            "wait": lambda: steering.wait(config, timeout=_timeout(arguments.timeout)),
+            "drop": lambda: steering.drop(config),
+        }
+        return flags[name]()
+
+    return call
+
+
+_STEERING = {
+    name: _steer(name) for name in ("rescale", "throttle", "pause", "resume", "stop", "resnapshot", "wait", "drop")
+}
+
+
+def _timeout(text: str | None) -> timedelta | None:
+    from vnode_backfill.units import parse_duration
+
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as error:
+        raise ConfigError(f"--timeout {text}: {error}") from error
 
 
 def _face(arguments: argparse.Namespace) -> str:
@@ -89,14 +139,42 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("plan", parents=[common, as_json], help="check the source, cut the table; writes nothing")
     status = commands.add_parser("status", parents=[common, as_json], help="how far the job is")
     status.add_argument("--per-vnode", action="store_true", help="list every vnode")
+    status.add_argument("--watch", action="store_true", help="show it again every second until interrupted")
     commands.add_parser("verify", parents=[common, as_json, spark], help="compare source and target row by row")
     _add_run(commands.add_parser("run", parents=[common, spark], help="run the job, or go on with it"))
+    _add_requests(commands, common)
     return parser
+
+
+def _add_requests(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser
+) -> None:
+    rescale = commands.add_parser("rescale", parents=[common], help="spread the vnodes over other workers")
+    how = rescale.add_mutually_exclusive_group(required=True)
+    how.add_argument("--workers", type=int, help="so many, as few vnodes moved as possible")
+    how.add_argument("--bitmap", action="append", default=[], metavar="WORKER=VNODES", help="exactly so, e.g. 0=0-127")
+    throttle = commands.add_parser("throttle", parents=[common], help="limit the snapshot of the whole job")
+    rate = throttle.add_mutually_exclusive_group(required=True)
+    rate.add_argument("--rows-per-second", type=int, help="0 pauses the snapshot; the log goes on")
+    rate.add_argument("--off", action="store_true", help="no limit")
+    commands.add_parser("pause", parents=[common], help="pause the snapshot; the log goes on being captured")
+    commands.add_parser("resume", parents=[common], help="go on with the snapshot")
+    commands.add_parser("stop", parents=[common], help="stop the running driver at a SyncCheckpoint")
+    again = commands.add_parser("resnapshot", parents=[common], help="read again and replace what the target holds")
+    what = again.add_mutually_exclusive_group(required=True)
+    what.add_argument("--only", metavar="VNODES", help="these vnodes, e.g. 3,17-20")
+    what.add_argument("--where-key", metavar="LOW..HIGH", help="the ranges that hold these keys")
+    what.add_argument("--all", action="store_true", help="the whole table")
+    wait = commands.add_parser("wait", parents=[common], help="return when the job is live")
+    wait.add_argument("--until", choices=("live",), default="live")
+    wait.add_argument("--timeout", metavar="30m", help="give up after this long (exit code 1)")
+    commands.add_parser("drop", parents=[common], help="remove a job's state and buffer, never its target")
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--vnodes", type=int, help="how many vnodes a new job has (1 to 32768; fixed afterwards)")
     run.add_argument("--workers", type=int, help="how many Spark partitions share the vnodes")
     run.add_argument("--until", choices=("live", "stopped"), default="stopped", help="when to end (default: stopped)")
+    run.add_argument("--ui-port", dest="ui.port", type=int, help="port of the progress page; 0 turns it off")
     run.add_argument("--quiet", action="store_true", help="show no progress")
     run.add_argument("--json-lines", action="store_true", help="show progress as one JSON document per line")

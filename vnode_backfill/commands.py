@@ -6,19 +6,21 @@ import json
 import socket
 import sys
 import time
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from progress.report import Estimates, Observed, RateWindow, Report, Retry, Subject, report_of
 from progress.state import Request, RequestKind
-from vnode_backfill import opening
 from vnode_backfill.config import Config
 from vnode_backfill.errors import StateError
-from vnode_backfill.keys import SplitPlan
-from vnode_backfill.opening import Examined, Opened
+from vnode_backfill.places import owner, state_store
+from vnode_backfill.status import read_report
+
+if TYPE_CHECKING:
+    from vnode_backfill.opening import Examined, Opened
 
 
 def plan(config: Config, *, as_json: bool) -> int:
     """Check, cut and estimate; writes nothing. Exit code 2 if the job would be refused."""
+    from vnode_backfill import opening
     from vnode_backfill.preflight import render, to_json
 
     found = opening.examine_source(config, task_slots=None)
@@ -30,40 +32,35 @@ def plan(config: Config, *, as_json: bool) -> int:
     return 2 if found.plan is None else 0
 
 
-def status(config: Config, *, as_json: bool, per_vnode: bool) -> int:
+def status(config: Config, *, as_json: bool, per_vnode: bool, watch: bool) -> int:
     """The report from the state tables alone; works whether a driver runs or not."""
-    from progress.terminal import status_text
+    from progress.terminal import open_view, status_text
 
+    if watch:
+        view = open_view("json-lines" if as_json else "terminal")
+        try:
+            while True:
+                view.show(read_report(config))
+                time.sleep(1.0)
+        except KeyboardInterrupt:
+            view.close()
+            return 0
     report = read_report(config)
     print(report.to_json(per_vnode=per_vnode) if as_json else status_text(report, per_vnode=per_vnode))
     return 0
 
 
-def read_report(config: Config) -> Report:
-    found = opening.state_store(config).status_snapshot()
-    if found is None:
-        raise StateError(
-            f"there is no job {config.job} in {config.state.path}",
-            hint="Start it with `vnode-backfill run --config …`, or check job and state.path.",
-        )
-    record, lease = found.record, found.lease
-    subject = Subject(record.name, f"{record.database}.{record.table}", record.sink)
-    driver = f"{lease.owner} on {lease.process.host}, process {lease.process.pid}" if lease else ""
-    return report_of(
-        subject, found.estimates, found.state, Observed(driver=driver, asked=found.asked), at_least=found.percent
-    )
-
-
 def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool = False) -> int:
     """Compare source and target; exit code 1 if they differ."""
+    from vnode_backfill.opening import open_table
     from vnode_backfill.spark_session import open_session
     from vnode_backfill.verification import render, to_json
     from vnode_backfill.verify import verify_table
 
-    loaded = opening.state_store(config).load()
+    loaded = state_store(config).load()
     if loaded is None:
         raise StateError(f"there is no job {config.job} in {config.state.path}")
-    table = opening.open_table(config)
+    table = open_table(config)
     delta = config.sink.delta
     assert delta is not None
     spark = open_session(config, master, quiet=not verbose)
@@ -86,23 +83,26 @@ def run(
     verbose: bool = False,
 ) -> int:
     """Create the job or take it up, and run it. The reason of a failure is on stderr and in the state."""
+    from vnode_backfill import opening
     from vnode_backfill.actions import Services
     from vnode_backfill.job import BackfillJob, Until
     from vnode_backfill.spark_session import open_session, task_slots
+    from vnode_backfill.throttle import SourceThrottle
+    from vnode_backfill.watching import Watch
 
-    opened = opening.open_job(config, task_slots=task_slots(config) if master is None else None, asked_vnodes=asked_vnodes)
+    opened = opening.open_job(
+        config, task_slots=task_slots(config) if master is None else None, asked_vnodes=asked_vnodes
+    )
     _ask_for_workers(opened, asked_workers)
     spark = open_session(config, master, quiet=not verbose)
     try:
+        watch = Watch(config, opened, face)
         services = Services(
-            config, spark, replace(opened.table, definition=opened.record.definition),
-            opening.delta_sink(config, opened.record.definition, opened.record.id),
-            opening.change_buffer(config, opened.record.definition, opened.record.id), opened.store,
+            config, spark, opened.table, opening.delta_sink(config, opened.record, opened.store),
+            opening.change_buffer(config, opened.record, opened.store), opened.store,
+            SourceThrottle(config.limits.throttle, opened.table), watch.metrics,
         )  # fmt: skip
-        watcher = Watch(opened, face)
-        job = BackfillJob(services, opened.state, opened.plan, watcher.look)
-        _, failure = job.run(Until(until))
-        watcher.close()
+        _, failure = BackfillJob(services, opened.state, opened.plan, watch).run(Until(until))
     finally:
         spark.stop()
         opened.store.release()
@@ -119,7 +119,7 @@ def _ask_for_workers(opened: Opened, asked: int | None) -> None:
     """A number of workers given on the command line rescales a job that has another."""
     if asked is not None and asked != len(opened.state.assignment):
         request = Request(0, RequestKind.RESCALE, workers=asked)
-        opened.store.append_request(request, opening.owner(), socket.gethostname())
+        opened.store.append_request(request, owner(), socket.gethostname())
 
 
 def _plan_facts(found: Examined) -> dict[str, object] | None:
@@ -144,49 +144,3 @@ def _plan_text(config: Config, found: Examined) -> str:
         f"in {facts['ranges']:,} ranges, hashed into {facts['vnodes_with_ranges']} of {facts['vnodes']} vnodes, "
         f"read by {config.workers} workers"
     )
-
-
-class Watch:
-    """Turns what the running job knows into reports, and shows them."""
-
-    def __init__(self, opened: Opened, face: str) -> None:
-        from progress.terminal import open_view
-
-        self._view = open_view(face)
-        record = opened.record
-        self._subject = Subject(record.name, f"{record.database}.{record.table}", record.sink)
-        self._plan: SplitPlan | None = None
-        self._estimates = Estimates.of(opened.plan)
-        self._rates = RateWindow()
-        self._best = 0.0
-        self._shown_at = 0.0
-        self._driver = "this process"
-
-    def look(self, coordinator: object, performer: object) -> None:
-        """Show the newest report, a few times a second at most."""
-        from vnode_backfill.actions import Performer
-        from vnode_backfill.coordinator import Coordinator
-
-        assert isinstance(coordinator, Coordinator)
-        assert isinstance(performer, Performer)
-        now = time.monotonic()
-        if now - self._shown_at < 0.25:
-            return
-        self._shown_at = now
-        if coordinator.plan is not self._plan:
-            self._plan, self._estimates = coordinator.plan, Estimates.of(coordinator.current_plan)
-        self._rates = self._rates.add(now, coordinator.saved.rows)
-        error = coordinator.last_error
-        note = performer.note
-        observed = Observed(
-            rows_per_second=self._rates.rows_per_second,
-            lag_seconds=max(0.0, time.time() - note.newest) if note and note.newest else None,
-            driver=self._driver,
-            retry=Retry(coordinator.attempt, error.message) if error else None,
-        )
-        report = report_of(self._subject, self._estimates, coordinator.saved, observed, at_least=self._best)
-        self._best = report.percent
-        self._view.show(report)
-
-    def close(self) -> None:
-        self._view.close()

@@ -38,11 +38,15 @@ _ACKNOWLEDGEMENTS_KEPT = 50
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the source said once, between two epochs; `rows_per_worker` is how much a worker can read in one epoch."""
+    """What the source said once, between two epochs; `rows_per_worker` is how much a worker can read in one epoch.
+
+    `hold` is set while the source is too busy for a snapshot; the log goes on being captured.
+    """
 
     written: CdcOffset
     visible: Visibility
     rows_per_worker: int
+    hold: bool = False
 
 
 def merge_bound(state: BackfillState, intent: Intent) -> CdcOffset:
@@ -66,7 +70,7 @@ def next_intent(state: BackfillState, plan: SplitPlan, sample: Sample, *, stop: 
     """The intent of the epoch after `state`, or None if there is nothing to do and the epoch may stay open."""
     epoch = Epoch(state.epoch + 1)
     kind = BarrierKind.SYNC_CHECKPOINT if stop else BarrierKind.CHECKPOINT
-    reading = state.controls.reading and not stop
+    reading = state.controls.reading and not stop and not sample.hold
     lanes = tuple(
         lane_ranges(state, plan, bitmap, sample.rows_per_worker) if reading else () for bitmap in state.assignment
     )
@@ -173,7 +177,7 @@ def _chosen_ranges(plan: SplitPlan, request: Request) -> frozenset[int]:
     return frozenset(
         planned.ordinal
         for planned in plan.ranges
-        if planned.vnode in request.vnodes or planned.ordinal in request.ordinals or request.extend
+        if planned.vnode in request.vnodes or planned.ordinal in request.ordinals
     )
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from enum import StrEnum
 from types import FrameType
+from typing import Protocol
 
 from progress.barriers import (
     ActorFailure,
@@ -35,7 +36,13 @@ from vnode_backfill.protocol import ActorFailed, CommitEpoch, Event, RequestArri
 
 log = logging.getLogger(__name__)
 
-Watcher = Callable[[Coordinator, Performer], None]
+
+class Watcher(Protocol):
+    """Whoever shows progress; called by the job's own loop."""
+
+    def look(self, coordinator: Coordinator, performer: Performer) -> None: ...
+
+    def close(self, coordinator: Coordinator, performer: Performer) -> None: ...
 
 
 class Until(StrEnum):
@@ -67,8 +74,9 @@ class BackfillJob:
                     self._take(event)
                 if until is Until.LIVE and self._coordinator.saved.is_live:
                     self.ask_to_stop()
-                self._watch(self._coordinator, self._performer)
+                self._watch.look(self._coordinator, self._performer)
         self._performer.close()
+        self._watch.close(self._coordinator, self._performer)
         return self._coordinator.saved, self._failure
 
     _failure: Failure | None = None
@@ -86,6 +94,7 @@ class BackfillJob:
                 self._happen(result)
             case ActorFailure(error=error, attempt=attempt):
                 log.warning("actor failed actor=%s attempt=%d error=%s", event.actor, attempt, error.message)
+                self._services.metrics.observe_retry(event.actor)
                 self._happen(ActorFailed(error, attempt))
             case CreateMviewProgress() | CdcTableBackfillProgress():
                 pass
@@ -119,10 +128,15 @@ class BackfillJob:
     def _background(self) -> Iterator[None]:
         """Renew the lease and look for requests, apart from the loop."""
         lease_every = self._services.config.state.lease / 3
-        threads = [
-            threading.Thread(target=self._repeat, args=(lease_every, self._renew), daemon=True),
-            threading.Thread(target=self._repeat, args=(timedelta(seconds=1), self._look_for_requests), daemon=True),
+        works = [
+            (lease_every, self._renew),
+            (timedelta(seconds=1), self._look_for_requests),
+            (timedelta(seconds=5), self._measure),
+            (timedelta(seconds=30), self._measure_source),
         ]
+        if self._services.throttle is not None and self._services.throttle.has_checks:
+            works.append((self._services.config.limits.throttle.every, self._check_throttle))
+        threads = [threading.Thread(target=self._repeat, args=work, daemon=True) for work in works]
         for thread in threads:
             thread.start()
         try:
@@ -142,6 +156,25 @@ class BackfillJob:
     def _renew(self) -> None:
         self._services.store.renew()
 
+    def _check_throttle(self) -> None:
+        throttle, seen = self._services.throttle, self._performer.seen
+        if throttle is not None:
+            seen.throttled_by = throttle.reason()
+            if seen.throttled_by:
+                every = self._services.config.limits.throttle.every.total_seconds()
+                self._services.metrics.observe_throttled(seen.throttled_by.split(" is ")[0], every)
+
+    def _measure(self) -> None:
+        seen, services = self._performer.seen, self._services
+        seen.buffer_bytes = services.buffer.size().bytes
+        snapshot = services.store.status_snapshot()
+        seen.asked = snapshot.asked if snapshot else ()
+
+    def _measure_source(self) -> None:
+        throttle = self._services.throttle
+        if throttle is not None:
+            self._performer.seen.held_bytes = throttle.held_log_bytes()
+
     def _look_for_requests(self) -> None:
         found = self._services.store.unacknowledged(self._coordinator.saved)
         for request in found:
@@ -152,4 +185,3 @@ class BackfillJob:
 
 def _kind(state: BackfillState) -> str:
     return str(state.intent.kind) if state.intent else "none"
-

@@ -9,7 +9,6 @@ Taking up: the stored definition and the server's identity must still be what th
 
 from __future__ import annotations
 
-import getpass
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +21,6 @@ from consume_upstream.offset import CdcOffset, VisibleAt
 from progress.job_rows import JobRecord
 from progress.lease import Lease
 from progress.state import BackfillState, Controls, new_state
-from progress.state_reader import folder_name
 from progress.store import StateStore
 from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.columns import TableDefinition
@@ -30,6 +28,7 @@ from vnode_backfill.config import Config, TlsConfig, TlsVerify
 from vnode_backfill.config_values import reveal
 from vnode_backfill.errors import BackfillError, PlanRefusedError, SchemaChangedError, SourceError, StateError
 from vnode_backfill.keys import SplitPlan
+from vnode_backfill.places import buffer_path, owner, state_store
 from vnode_backfill.plan import TableFacts
 from vnode_backfill.planning import plan_table
 from vnode_backfill.preflight import Finding, Level, inspect, refuse
@@ -61,10 +60,6 @@ class Opened:
     created: bool
 
 
-def state_store(config: Config) -> StateStore:
-    return StateStore(config.state.path, config.job, reveal(config.storage.options))
-
-
 def source_address(config: Config) -> SourceAddress:
     mysql = config.mysql
     return SourceAddress(
@@ -84,19 +79,23 @@ def open_table(config: Config) -> MySqlTable:
     )  # fmt: skip
 
 
-def delta_sink(config: Config, definition: TableDefinition, job_id: str) -> DeltaSink:
+def delta_sink(config: Config, record: JobRecord, store: StateStore) -> DeltaSink:
+    """The sink as the driver that holds the lease writes it: one that lost it is refused by the table itself."""
     delta = config.sink.delta
     if delta is None:
         raise PlanRefusedError("only the Delta sink can be written to", hint="Give sink.delta.path.")
     return DeltaSink(
-        delta.path, definition, job_id, storage_options=reveal(config.storage.options), replace=delta.replace,
-        target_file_size=delta.target_file_size,
+        delta.path, record.definition, record.id, storage_options=reveal(config.storage.options),
+        replace=delta.replace, target_file_size=delta.target_file_size, retention=delta.retention,
+        generation=held_lease(store).generation,
     )  # fmt: skip
 
 
-def change_buffer(config: Config, definition: TableDefinition, job_id: str) -> ChangeBuffer:
-    path = f"{config.state.path.rstrip('/')}/{folder_name(config.job)}/buffer"
-    return ChangeBuffer(path, definition, job_id, reveal(config.storage.options))
+def change_buffer(config: Config, record: JobRecord, store: StateStore) -> ChangeBuffer:
+    return ChangeBuffer(
+        buffer_path(config), record.definition, record.id, reveal(config.storage.options),
+        retention=config.buffer.retention, generation=held_lease(store).generation,
+    )  # fmt: skip
 
 
 def look_at_source(config: Config, *, task_slots: int | None) -> tuple[Finding, ...]:
@@ -143,12 +142,12 @@ def _planned(config: Config, task_slots: int | None) -> tuple[MySqlTable, SplitP
 
 def _create(config: Config, store: StateStore, table: MySqlTable, plan: SplitPlan, first: CdcOffset) -> Opened:
     record = _record(config, table)
-    delta_sink(config, table.definition, record.id).prepare()
-    change_buffer(config, table.definition, record.id).prepare()
+    delta_sink(config, record, store).prepare()
+    change_buffer(config, record, store).prepare()
     state = new_state(VisibleAt(first), plan, split_evenly(config.vnodes, config.workers))
     if config.limits.rows_per_second is not None:
         state = replace(state, controls=Controls(rows_per_second=config.limits.rows_per_second))
-    store.create(record, plan, state, _held(store))
+    store.create(record, plan, state, held_lease(store))
     return Opened(record, state, plan, store, table, created=True)
 
 
@@ -171,6 +170,8 @@ def _take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Ope
             detail=_changed(record.definition, table.definition),
             hint="Create the job again under another name, with an empty target.",
         )
+    delta_sink(config, record, store).prepare()
+    change_buffer(config, record, store).prepare()
     return Opened(record, loaded.state, loaded.plan, store, table, created=False)
 
 
@@ -183,7 +184,7 @@ def _check_same_server(config: Config, table: MySqlTable, record: JobRecord) -> 
         )
 
 
-def _held(store: StateStore) -> Lease:
+def held_lease(store: StateStore) -> Lease:
     if store.lease is None:
         raise StateError("a job can only be created by the driver that holds its lease")
     return store.lease
@@ -203,19 +204,13 @@ def _tls(tls: TlsConfig) -> TlsOptions:
     return TlsOptions(mode=_TLS[tls.verify], ca=tls.ca, cert=tls.cert, key=tls.key)
 
 
-def owner() -> str:
-    """Who runs this process, for leases and requests."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
-
-
 def _changed(stored: TableDefinition, now: TableDefinition) -> str:
     old, new = {c.name: c for c in stored.columns}, {c.name: c for c in now.columns}
     facts = [f"column {name} is gone" for name in old if name not in new]
     facts += [f"column {name} is new" for name in new if name not in old]
-    facts += [f"column {name} was {old[name]}, is {new[name]}" for name in old if name in new and old[name] != new[name]]
+    facts += [
+        f"column {name} was {old[name]}, is {new[name]}" for name in old if name in new and old[name] != new[name]
+    ]
     if stored.key != now.key:
         facts.append(f"the key was {stored.key}, is {now.key}")
     return "; ".join(facts) or "the order of its columns changed"

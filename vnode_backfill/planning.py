@@ -5,11 +5,13 @@ The planner itself is pure (`plan`); this is the one place where its questions m
 
 from __future__ import annotations
 
+from consume_upstream.key_order import KeyOrder
 from consume_upstream.upstream_table import UpstreamSession, UpstreamTable
 from vnode_backfill.config import Config
-from vnode_backfill.keys import Bound, Bounds, SplitPlan
+from vnode_backfill.keys import Bound, Bounds, SplitPlan, bound_of
 from vnode_backfill.plan import EstimateRows, TableFacts, extend_plan, make_plan, plan_bounds, target_rows
 from vnode_backfill.sinks import Sink
+from vnode_backfill.vnode import KeyKind
 
 
 def plan_table(table: UpstreamTable, config: Config) -> tuple[TableFacts, SplitPlan]:
@@ -21,24 +23,38 @@ def plan_table(table: UpstreamTable, config: Config) -> tuple[TableFacts, SplitP
 
 
 def extended_plan(table: UpstreamTable, sink: Sink, plan: SplitPlan, config: Config) -> SplitPlan:
-    """The plan with one more generation over keys outside it, as source and sink hold them now."""
-    with table.session() as session:
+    """The plan with one more generation over keys outside it, as source and sink hold them now.
+
+    Keys that only the sink holds count too: they are gone at the source, and reading their stretch again removes them.
+    """
+    with table.session() as session, KeyOrder(table, plan) as order:
         facts = session.table_facts()
-        held = session.order_bounds(list(sink.key_extremes()))
-        found = [bound for bound in (facts.minimum, facts.maximum, *held) if bound is not None]
-        if not found:
+        held = session.order_bounds(sink.key_extremes(order.weights))
+        known = sorted(bound for bound in (facts.minimum, facts.maximum, *held) if bound is not None)
+        if not known:
             return plan
-        low, high = min(found), max(found)
         target = _target(facts, config)
         if not plan.ranges:
-            return extend_plan(plan, above=_stretch(session, facts, low, high, target))
+            return extend_plan(plan, above=_stretch(session, facts, known[0], known[-1], target))
         first, last = plan.ranges[0].range.low, plan.ranges[-1].range.high
         if first is None or last is None:
             return plan
-        below = _stretch(session, facts, low, first, target) if low < first else ()
-        beyond = session.next_bound(last, 1) or high
-        above = _stretch(session, facts, min(beyond, high), max(high, beyond), target) if high > last else ()
+        below = _stretch(session, facts, known[0], first, target) if known[0] < first else ()
+        beyond = _beyond(session, plan, last, known)
+        above = _stretch(session, facts, beyond, max(beyond, known[-1]), target) if beyond else ()
         return extend_plan(plan, below=below, above=above)
+
+
+def _beyond(session: UpstreamSession, plan: SplitPlan, last: Bound, known: list[Bound]) -> Bound | None:
+    """Where keys above the plan begin: of a single integer right behind its maximum, else at the first one that is known."""
+    (part, *others) = plan.parts
+    if known[-1] <= last:
+        return None
+    value = last.key[0]
+    if not others and part.kind in (KeyKind.INT, KeyKind.UINT) and isinstance(value, int):
+        return bound_of(plan.parts, (value + 1,))
+    following = session.next_bound(last, 1)
+    return min(bound for bound in (following, *known) if bound is not None and bound > last)
 
 
 def _target(facts: TableFacts, config: Config) -> int:

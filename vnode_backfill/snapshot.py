@@ -61,7 +61,9 @@ def _read_lane(lane: Lane) -> list[ReadReceipt]:
 class VnodeStream:
     """Reads one lane's ranges vnode by vnode until its time is over."""
 
-    def __init__(self, lane: Lane, clock: Callable[[], float] = time.monotonic, wait: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, lane: Lane, clock: Callable[[], float] = time.monotonic, wait: Callable[[float], None] = time.sleep
+    ) -> None:
         self._lane, self._clock, self._wait = lane, clock, wait
         self._ends = clock() + lane.seconds
         self._budget = _Budget(lane.rows_per_second, clock)
@@ -130,7 +132,10 @@ def _key_columns(lane: Lane, batch: pa.RecordBatch) -> list[pa.Array]:
 
 
 class _Budget:
-    """How long to wait so that rows never come faster than `rate`; time not used is not saved up for a burst."""
+    """How long to wait so that rows never come faster than `rate`: rows are paid for before they are read.
+
+    Time not used is not saved up for a burst, so no stretch of time sees more than its share, also not across epochs.
+    """
 
     def __init__(self, rate: float | None, clock: Callable[[], float]) -> None:
         self.rate = rate
@@ -141,9 +146,8 @@ class _Budget:
         """Reserve `rows` rows; the seconds to wait before reading them."""
         assert self.rate is not None
         now = self._clock()
-        start = max(now, self._free_at)
-        self._free_at = start + rows / self.rate
-        return start - now
+        self._free_at = max(now, self._free_at) + rows / self.rate
+        return self._free_at - now
 
     def give_back(self, rows: int) -> None:
         assert self.rate is not None

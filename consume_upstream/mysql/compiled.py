@@ -4,18 +4,16 @@ A kernel is written in the part of Python that numba compiles: integers, one-byt
 installed, or switched off by VNODE_BACKFILL_NUMBA=0) the same function runs interpreted over memoryviews, whose items are
 Python integers; it is slower by a factor of about 50 and gives the same values, because no kernel relies on wrap-around.
 
-numba keeps compiled code on disk beside the module. That fails where the module was imported from a zip file or from a
-folder that cannot be written, so the cache is on only where it can work.
+numba keeps compiled code on disk, beside the module or in the user's cache folder. Where neither can be (a module that was
+imported from a zip file), each process compiles for itself, which takes some seconds.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -39,13 +37,12 @@ def kernel_part(function: Callable[P, R]) -> Callable[P, R]:
 def _jitted(function: Callable[P, R]) -> Callable[P, R]:
     import numba
 
-    jitted: Callable[P, R] = numba.njit(cache=_can_cache(function), nogil=True)(function)
+    try:
+        jitted: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        # "No locator available": the module is in a zip file, or no folder for the cache can be written.
+        jitted = numba.njit(nogil=True)(function)
     return jitted
-
-
-def _can_cache(function: Callable[P, R]) -> bool:
-    folder = Path(inspect.getfile(function)).parent
-    return folder.is_dir() and os.access(folder, os.W_OK)
 
 
 def _interpreted(function: Callable[P, R]) -> Callable[P, R]:

@@ -27,7 +27,7 @@ from consume_upstream.mysql.connection import source_errors
 from consume_upstream.mysql.events import LogPosition
 from consume_upstream.mysql.log_split import Bytes, Longs, split_packets
 from consume_upstream.mysql.table_map import Flavour
-from vnode_backfill.errors import BinlogPurgedError, LogFormatError, SourceLostError
+from vnode_backfill.errors import BinlogPurgedError, LogFormatError, SourceError, SourceLostError
 
 ConnectionFactory = Callable[[], Connection]
 
@@ -80,11 +80,15 @@ class DumpStream:
         self._received = False
         connection = connect()
         self._wire = cast(_Wire, connection)
-        with source_errors(self._attempt):
-            _announce(connection, flavour)
-            flags = _NON_BLOCK | (_SEND_ANNOTATIONS if flavour == "mariadb" else 0)
-            request = struct.pack("<IHI", start.pos, flags, server_id) + start.file.encode()
-            self._wire._execute_command(_BINLOG_DUMP, request)
+        flags = _NON_BLOCK | (_SEND_ANNOTATIONS if flavour == "mariadb" else 0)
+        request = struct.pack("<IHI", start.pos, flags, server_id) + start.file.encode()
+        try:
+            with source_errors(self._attempt):
+                _announce(connection, flavour)
+                self._wire._execute_command(_BINLOG_DUMP, request)
+        except SourceError:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._wire._force_close()

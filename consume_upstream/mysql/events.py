@@ -196,6 +196,22 @@ def unpack_mariadb(data: bytes) -> bytes:
     return unpacked
 
 
+def unpack_rows(event: bytes) -> tuple[int, bytes]:
+    """MariaDB's compressed row event as the plain one it stands for: kind, and header with body.
+
+    Table, flags, number of columns and bitmaps are as in the plain event; the images behind them are packed.
+    """
+    kind = event[4]
+    version_2, operation = kind >= 169, (kind - 166) % 3
+    cursor = Cursor(event, HEADER_BYTES + 8)
+    if version_2:
+        cursor.take(max(cursor.number(2), 2) - 2)
+    bitmap = (cursor.length() + 7) // 8
+    cursor.take(2 * bitmap if operation == 1 else bitmap)
+    head = event[: cursor.at]
+    return (30 if version_2 else 23) + operation, head + unpack_mariadb(cursor.take(cursor.left))
+
+
 @dataclass(frozen=True, slots=True)
 class Payload:
     """A compressed transaction of MySQL: the events inside have no checksums of their own."""

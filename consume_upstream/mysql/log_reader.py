@@ -12,6 +12,7 @@ of the slice is reported, also those that do not touch the table, because the ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +25,13 @@ from consume_upstream.mysql.events import (
     HEADER_BYTES,
     EventKind,
     LogPosition,
+    Statement,
     read_format_description,
     read_load_query,
     read_payload,
     read_query,
     read_rotate,
-    unpack_mariadb,
+    unpack_rows,
 )
 from consume_upstream.mysql.log_batch import RowBuffer, TransactionBook
 from consume_upstream.mysql.log_split import MALFORMED, Longs, first_damaged, split_events
@@ -44,6 +46,7 @@ _NO_STOP = 2**62
 _FILE_START = 4
 _IGNORABLE = 0x80
 _ARTIFICIAL = 0x20
+_STATEMENT_END = 1
 _BUFFER_BYTES = 16 << 20
 _UNPACKED_BLOCK = 4 << 20
 _ZSTD, _UNCOMPRESSED = 0, 255
@@ -117,7 +120,7 @@ class LogSlice:
     def position(self) -> LogPosition:
         return LogPosition(self._file.file, int(self._state[route.POSITION]))
 
-    def raise_unfinished(self) -> None:
+    def raise_unfinished(self) -> NoReturn:
         raise SourceLostError(
             f"the binlog ended at {self.position.file}:{self.position.pos}, before {self._stop.file}:{self._stop.pos}",
             detail="The server has sent all it holds.",
@@ -229,6 +232,10 @@ class LogSlice:
 
     def _look(self, event: bytes, trailer: int, *, counted: bool) -> Iterator[LogBatch]:
         """An event that the kernel left to us. Its size counts before what is in it is looked at."""
+        # MariaDB sends the encryption's parameters, which follow a file's first event, again when a dump starts later;
+        # the rest of the log it sends decrypted.
+        if event[4] == EventKind.START_ENCRYPTION and event[13:17] == bytes(4):
+            return
         if counted:
             self._state[route.POSITION] += len(event)
         body = event[: len(event) - trailer]
@@ -237,9 +244,9 @@ class LogSlice:
             case EventKind.TABLE_MAP:
                 self._accept_table_map(body)
             case EventKind.QUERY | EventKind.QUERY_COMPRESSED:
-                self._statement(effect_of(read_query(body, compressed=kind != EventKind.QUERY), *self._table), body)
+                self._judge_statement(read_query(body, compressed=kind == EventKind.QUERY_COMPRESSED))
             case EventKind.EXECUTE_LOAD_QUERY:
-                self._statement(effect_of(read_load_query(body), *self._table), body)
+                self._judge_statement(read_load_query(body))
             case EventKind.TRANSACTION_PAYLOAD:
                 yield from self._unpacked(body)
             case EventKind.XA_PREPARE:
@@ -251,7 +258,7 @@ class LogSlice:
                     "a transaction ends that did not begin", "The log is damaged, or was not read from a boundary."
                 )
             case 166 | 167 | 168 | 169 | 170 | 171:
-                self._compressed_rows(body, kind)
+                self._take_compressed_rows(body)
             case _:
                 self._unknown(body, kind)
         if counted:
@@ -278,26 +285,20 @@ class LogSlice:
         self._table_map = np.frombuffer(bytearray(event[HEADER_BYTES + 8 :]), dtype=np.uint8)
         self._state[route.TABLE_ID] = found.table_id
 
-    def _statement(self, effect: Effect, event: bytes) -> None:
+    def _judge_statement(self, statement: Statement) -> None:
+        """Stop for what may change the table; otherwise see whether the statement begins or ends a transaction."""
+        effect = effect_of(statement, *self._table)
         state = self._state
-        if effect is Effect.BEGIN:
-            state[route.BEGUN] = 1
-            return
         if effect in (Effect.ROLLBACK, Effect.ROLLBACK_TO) and state[route.TOUCHED] and not self._skipping:
             self._refuse(
                 "a transaction takes back changes of the table that are in the log",
                 "It changed a table of an engine without transactions as well, so the server logged both.",
             )
         if effect in (Effect.SCHEMA, Effect.DATA) and not self._skipping:
-            self._refuse_statement(effect, event)
-        inside = state[route.BEGUN] and effect in (
-            Effect.NONE,
-            Effect.SAVEPOINT,
-            Effect.ROLLBACK_TO,
-            Effect.SCHEMA,
-            Effect.DATA,
-        )
-        if not inside:
+            self._refuse_statement(effect, statement)
+        if effect is Effect.BEGIN:
+            state[route.BEGUN] = 1
+        elif not state[route.BEGUN] or effect in (Effect.COMMIT, Effect.ROLLBACK):
             self._close_transaction()
 
     def _close_transaction(self) -> None:
@@ -307,22 +308,17 @@ class LogSlice:
         self._state[[route.TRANSACTION, route.TABLE_ID]] = -1
         self._state[route.TOUCHED] = 0
 
-    def _refuse_statement(self, effect: Effect, event: bytes) -> None:
-        text = (
-            read_query(event, compressed=event[4] == EventKind.QUERY_COMPRESSED).text
-            if event[4] != EventKind.EXECUTE_LOAD_QUERY
-            else read_load_query(event).text
-        )
+    def _refuse_statement(self, effect: Effect, statement: Statement) -> NoReturn:
         name = ".".join(self._table)
         if effect is Effect.SCHEMA:
             raise SchemaChangedError(
                 f"a statement in the log at {self.position.file}:{self.position.pos} may change table {name}",
-                detail=text[:500],
+                detail=statement.text[:500],
                 hint="Create the job again with the table's new definition.",
             )
         raise LogFormatError(
             f"the log at {self.position.file}:{self.position.pos} holds changes of {name} as a statement, not as rows",
-            detail=text[:500],
+            detail=statement.text[:500],
             hint="SET GLOBAL binlog_format = ROW, and look for sessions that set their own; then re-snapshot.",
         )
 
@@ -336,29 +332,14 @@ class LogSlice:
             )
         self._close_transaction()
 
-    def _compressed_rows(self, event: bytes, kind: int) -> None:
-        """MariaDB with log_bin_compress: post-header as it is, the rest packed."""
-        version_2 = kind >= 169
-        head = HEADER_BYTES + 8
-        if version_2:
-            head += int.from_bytes(event[head : head + 2], "little")
-        columns_end = head + (3 if event[head : head + 1] == b"\xfc" else 1)
-        operation = (kind - 166) % 3
-        count = (
-            int.from_bytes(event[head + 1 : head + 3], "little")
-            if columns_end - head == 3
-            else event[head]
-            if head < len(event)
-            else 0
-        )
-        columns_end += (count + 7) // 8 * (2 if operation == 1 else 1)
+    def _take_compressed_rows(self, event: bytes) -> None:
+        """MariaDB with log_bin_compress."""
         state = self._state
         if not self._skipping:
-            whole = event[:columns_end] + unpack_mariadb(event[columns_end:])
-            plain = (30 if version_2 else 23) + operation
-            self._rows.append_event(whole, plain, int(state[route.TRANSACTION]), int(state[route.POSITION]))
+            kind, unpacked = unpack_rows(event)
+            self._rows.append_event(unpacked, kind, int(state[route.TRANSACTION]), int(state[route.POSITION]))
         state[route.TOUCHED] = 1
-        if event[HEADER_BYTES + 6] & 1:
+        if event[HEADER_BYTES + 6] & _STATEMENT_END:
             state[route.TABLE_ID] = -1
 
     def _unpacked(self, event: bytes) -> Iterator[LogBatch]:
@@ -393,7 +374,7 @@ class LogSlice:
         if not int.from_bytes(event[17:19], "little") & _IGNORABLE:
             self._refuse(f"the log holds an event of type {kind}, which is not understood", event[:64].hex())
 
-    def _refuse_event(self, event: bytes, reason: int) -> None:
+    def _refuse_event(self, event: bytes, reason: int) -> NoReturn:
         told, position = int.from_bytes(event[13:17], "little"), self.position.pos + len(event)
         if reason == route.WRONG_POSITION:
             self._refuse(
@@ -401,7 +382,7 @@ class LogSlice:
             )
         self._refuse("an event is too short for its type", event[:64].hex())
 
-    def _refuse(self, what: str, detail: str) -> None:
+    def _refuse(self, what: str, detail: str) -> NoReturn:
         raise LogFormatError(f"{what} (binlog {self.position.file}:{self.position.pos})", detail=detail)
 
 

@@ -230,6 +230,18 @@ def test_event_above_sixteen_megabytes_is_read(source_server: SqlServer, databas
     assert lengths == [(0, 20_000_000), (0, 5), (1, 16_777_215)]
 
 
+def test_thousands_of_one_row_transactions_are_read(source: LogSource) -> None:
+    source.run(
+        "CREATE PROCEDURE p() BEGIN DECLARE i INT DEFAULT 0; WHILE i < 5000 DO"
+        " INSERT INTO t VALUES (i, 'x', i, NULL); SET i = i + 1; END WHILE; END"
+    )
+    source.start = source.position()
+    source.run("CALL p()")
+    changes = source.read()
+    assert len(changes.transactions) == 5000
+    assert source.differences(changes) == []
+
+
 def test_skipped_transactions_yield_no_rows(source: LogSource) -> None:
     for i in range(5):
         insert(source, i, i + 1)

@@ -12,10 +12,11 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, TableFeatures, write_deltalake
 from pyspark.sql import SparkSession
 
 from tests.tables import ORDERS, Change, Row, batch, change_table, in_order, order, plan, stored, table_of
+from vnode_backfill import delta_files
 from vnode_backfill.change import OFFSET_COLUMNS, ChangeOp
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.delta_files import FileReceipt
@@ -137,6 +138,17 @@ def test_a_partitioned_table_is_refused(make_sink: MakeSink, tmp_path: Path) -> 
     assert "partitioned by name" in raised.value.detail
 
 
+def test_a_table_with_deletion_vectors_is_made_anew_without_them(make_sink: MakeSink, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "target", batch(ORDERS, []))
+    table = DeltaTable(tmp_path / "target")
+    table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    with pytest.raises(SinkError, match="cannot take") as raised:
+        make_sink().prepare()
+    assert "deletionVectors" in raised.value.detail
+    make_sink(replace=True).prepare()
+    assert DeltaTable(tmp_path / "target").protocol().writer_features == ["timestampNtz"]
+
+
 def test_column_names_delta_cannot_hold_are_refused(make_sink: MakeSink) -> None:
     with pytest.raises(SinkError, match="'unit price'"):
         make_sink(table_of({"id": "int", "unit price": "int"}, "id")).prepare()
@@ -184,14 +196,15 @@ def test_ranges_without_rows_leave_nothing_behind(sink: DeltaSink, tmp_path: Pat
     assert DeltaTable(tmp_path / "target").version() == before
 
 
-def test_a_large_range_becomes_several_files(make_sink: MakeSink, rows: Callable[[], list[Row]]) -> None:
-    sink = make_sink(target_file_size=1)
+def test_a_large_range_becomes_several_files(make_sink: MakeSink, tmp_path: Path) -> None:
+    numbers = table_of({"id": "bigint"}, "id")
+    sink = make_sink(numbers, target_file_size=1)
     sink.prepare()
-    batches = [batch(ORDERS, [order(n) for n in range(start, start + 200_000)]) for start in (0, 200_000)]
+    batches = [pa.record_batch({"id": pa.array(range(start, start + 200_000))}) for start in (0, 200_000)]
     receipt = sink.writer().write(FIRST, 0, 0, batches)
     assert [file.rows for file in receipt.files] == [200_000, 200_000]
     sink.commit_reads(FIRST, [receipt], [], PLAN)
-    assert len(rows()) == 400_000
+    assert DeltaTable(tmp_path / "target").count() == 400_000
 
 
 def test_a_range_whose_rows_fail_has_no_receipt_and_no_effect(sink: DeltaSink, rows: Callable[[], list[Row]]) -> None:
@@ -398,6 +411,19 @@ def test_an_append_that_was_overtaken_is_tried_again(
     with pytest.raises(Exception, match="commit"):
         log.commit(handle, "append", FIRST, receipts[0].files)
     assert rows() == [order(11)]
+
+
+def test_rows_go_through_the_file_system_of_an_object_store_as_well(
+    make_sink: MakeSink, rows: Callable[[], list[Row]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Storage that is not local is reached through `deltalake`; here it leads to a local folder all the same."""
+    (tmp_path / "target").mkdir()
+    monkeypatch.setattr(delta_files, "local_path", lambda _: None)
+    sink = make_sink()
+    sink.prepare()
+    append(sink, order(1), order(2), order(3))
+    sink.apply(FIRST, changes((UPDATE, 1, order(1, "new")), (DELETE, 2, order(2)), (INSERT, 3, order(4))))
+    assert rows() == [order(1, "new"), order(3), order(4)]
 
 
 def test_a_target_that_cannot_be_written_is_told_as_such(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consume_upstream.mysql.log_split import first_damaged
@@ -74,7 +74,9 @@ def read_damaged(log: CapturedLog, *, seed: int, flips: int) -> None:
         index = chance.randrange(1, len(log.events))
         event = bytearray(log.events[index])
         for _ in range(chance.choice((1, 1, 2, 8))):
-            event[chance.randrange(len(event))] = chance.choice((0, 1, 0x7F, 0x80, 0xFB, 0xFC, 0xFF, chance.randrange(256)))
+            event[chance.randrange(len(event))] = chance.choice(
+                (0, 1, 0x7F, 0x80, 0xFB, 0xFC, 0xFF, chance.randrange(256))
+            )
         if chance.random() < 0.3:
             event = event[: chance.randrange(19, len(event) + 1)] + bytes(chance.choice((0, 0, 3)))
         try:
@@ -108,6 +110,7 @@ def test_log_cut_after_any_event_is_not_finished(log: CapturedLog) -> None:
             replace(log, events=log.events[:count]).batches(stop=log.end)
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(min_size=23, max_size=1200), min_size=1, max_size=6), st.integers(0, 5))
 def test_checksum_of_every_event_is_that_of_zlib(bodies: list[bytes], damaged: int) -> None:
     events = [body + zlib.crc32(body).to_bytes(4, "little") for body in bodies]
@@ -161,3 +164,14 @@ def test_images_that_do_not_exist_are_null(log: CapturedLog) -> None:
         inserts, deletes = batch.op == 0, batch.op == 2
         assert np.array_equal(batch.before["id"].is_null().to_numpy(zero_copy_only=False), inserts)
         assert np.array_equal(batch.after["id"].is_null().to_numpy(zero_copy_only=False), deletes)
+
+
+def test_more_transactions_than_one_batch_lists_are_all_reported(log: CapturedLog) -> None:
+    plain = log.without_checksums()
+    opening = next(event for event in plain.events if event[4] in (33, 162))
+    closing = next(event for event in plain.events if event[4] == 16)
+    batches = replace(plain, events=(plain.events[0], *(opening, closing) * 70_000)).batches()
+    transactions = [t for batch in batches for t in batch.transactions]
+    assert len(batches) > 1
+    assert len(transactions) == 70_000
+    assert [t.start for t in transactions[1:]] == [t.end for t in transactions[:-1]]

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,14 +37,11 @@ from vnode_backfill.sinks.delta_target import Target, overtaken_is_retryable, ta
 from vnode_backfill.vnode import Key
 
 MEGABYTE = 1024 * 1024
-REWRITE_IN_TASKS_BYTES = 256 * MEGABYTE
+REWRITE_IN_TASKS_BYTES = 512 * MEGABYTE
 """More bytes of touched files than this are rewritten by Spark tasks. A core rewrites about 40 MB of Parquet a second, so two of the
-driver's would be busy for more than three seconds, against half a second that a Spark job costs."""
-_TASKS = 256
+driver's would be busy for six seconds, against one or two that Spark jobs cost before they do anything."""
 _TRIES = 5
 _APPEND, _REPLACE, _MERGE = "append", "replace", "merge"
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +163,10 @@ class DeltaSink:
         rewrites = [Rewrite(file, part) for file, part in touched if part is not None]
         if sum(each.file.size for each in rewrites) <= REWRITE_IN_TASKS_BYTES:
             tasks = None
-        rewritten = _run(tasks, rewriter.merge, rewrites)
+        run = tasks or in_threads
+        rewritten = run(rewriter.merge, rewrites)
         met = np.concatenate([np.empty(0, np.int64), *(each.met for each in rewritten)])
-        inserted = _run(tasks, partial(_insert, rewriter, met), changes.parts())
+        inserted = run(partial(_insert, rewriter, met), changes.parts())
         added = [file for files in (*(each.files for each in rewritten), *inserted) for file in files]
         removed = [each.removed for each in rewritten if each.removed is not None]
         if added or removed:
@@ -206,15 +203,3 @@ class DeltaSink:
 
 def _insert(rewriter: Rewriter, met: Ints, part: ChangeSlice) -> tuple[FileReceipt, ...]:
     return rewriter.insert(part, met)
-
-
-def _run(tasks: TaskRunner | None, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """In this process, or as tasks of several items each, so that many small files do not become as many tasks."""
-    if tasks is None:
-        return in_threads(function, items)
-    groups = [items[start::_TASKS] for start in range(min(len(items), _TASKS))]
-    return [result for results in tasks(partial(_run_group, function), groups) for result in results]
-
-
-def _run_group(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    return [function(item) for item in items]

@@ -1,0 +1,362 @@
+"""The IoTDB sink: points written by tasks and deleted by merges, with receipts in a small Delta table of the job's state.
+
+What must be true: after epoch N is committed the server holds, of every range read so far, exactly the points of the rows read,
+changed by every change applied so far; repeating any call of epoch N leaves the same points. IoTDB has no transactions, so:
+
+- What a task writes is visible at once. "Never half-merged" is not promised here; what is promised is the state after a commit.
+- Each write may be repeated: points of one device and time overwrite each other. A range that was written but whose receipts did
+  not land is written again; rows that changed in between are put right by the merge of their window (`iotdb_window` has the
+  argument), and ranges that the next attempt leaves unread are undone from what the lost one had claimed (`iotdb_claims`).
+- Receipts, and the fact that an epoch was merged, are commits without files in a Delta table (`append`, `replace`, `merge` of
+  the job's id, version N), looked up on the handle they are committed with, as in the Delta sink.
+- A driver that was replaced cannot commit, but its tasks could still write: they look at the lease before each call.
+- Slots that two keys want are settled before the commit (`iotdb_settlement`).
+
+    claim slots → write points → … all tasks …  → undo lost, settle, clear replaced → dead letters → commit receipts
+    a crash before the commit: the epoch is repeated, its claims say what the lost attempt may have written
+
+The server should run with `wal_mode=SYNC`: with ASYNC, its default, a killed server loses points it had acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from functools import cached_property, partial
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+
+from vnode_backfill.columns import TableDefinition
+from vnode_backfill.config import IotdbSinkConfig
+from vnode_backfill.delta_files import FileLayout, Storage, storage_errors, unique_stem, write_files
+from vnode_backfill.delta_log import DeltaLog, OvertakenError
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.errors import SinkError, SinkUnavailableError
+from vnode_backfill.keys import SplitPlan
+from vnode_backfill.sinks import FileReceipt, ReadReceipt, TaskRunner, Weighing, receipts_from_json, receipts_to_json
+from vnode_backfill.sinks.changes import Changes, ChangeSlice
+from vnode_backfill.sinks.delta_keys import extremes
+from vnode_backfill.sinks.iotdb_claims import REJECTED_SCHEMA, ClaimStore, Clash, rejected_rows
+from vnode_backfill.sinks.iotdb_mapping import KEY_MEASUREMENT, PointMapping
+from vnode_backfill.sinks.iotdb_paths import path_of, quoted, split_path
+from vnode_backfill.sinks.iotdb_session import IotdbAddress, IotdbSession, Series
+from vnode_backfill.sinks.iotdb_settlement import DuplicateReport, Settlement, SourceRows, scan, stored_points
+from vnode_backfill.sinks.iotdb_window import slot_changes, window_of
+from vnode_backfill.sinks.iotdb_writing import (
+    IotdbRangeWriter,
+    LeaseCheck,
+    PointWriter,
+    WriterSettings,
+    no_lease,
+    refuse_unless,
+    type_conflict,
+)
+from vnode_backfill.vnode import Key
+
+_PREPARE, _APPEND, _REPLACE, _MERGE = "prepare", "append", "replace", "merge"
+_REJECTED_READS, _REJECTED_CHANGES = "rejected-reads", "rejected-changes"
+_ONCE, _TRIES = Epoch(1), 5
+IN_TASKS_CHANGES = 50_000
+"""More changes than this are written by Spark tasks, part by part."""
+
+
+class Existing(StrEnum):
+    """What becomes of points that the devices of the template hold when a job sees them for the first time."""
+
+    REFUSE = "refuse"
+    KEEP = "keep"
+    """They count as written by this job: it goes on where another one ended."""
+    REPLACE = "replace"
+    """The series are removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class IotdbOptions:
+    """What the job tells the sink beyond its configuration."""
+
+    receipts_path: str
+    password: str
+    storage_options: Mapping[str, str] | None = None
+    generation: int = 0
+    existing: Existing = Existing.REFUSE
+    source_rows: SourceRows | None = None
+    """Asked who has a slot that two keys want, in one statement; without it such keys count as duplicates."""
+    lease: LeaseCheck = no_lease
+    key_measurement: str = KEY_MEASUREMENT
+    retention: timedelta = timedelta(days=7)
+
+
+class IotdbSink:
+    """Devices of one IoTDB server. `needs_window`: `apply` wants every change of its window, with before images."""
+
+    needs_window = True
+
+    def __init__(
+        self, config: IotdbSinkConfig, definition: TableDefinition, job_id: str, options: IotdbOptions
+    ) -> None:
+        self._config, self._definition, self._options = config, definition, options
+        self._job_id = job_id
+        self.storage = Storage.of(options.receipts_path, options.storage_options)
+        self._log = DeltaLog(self.storage, job_id, "the table of receipts", options.generation)
+        self._session = IotdbSession(address_of(config, options.password))
+        self.duplicates = DuplicateReport()
+
+    @property
+    def staging(self) -> Storage:
+        return self.storage
+
+    @cached_property
+    def mapping(self) -> PointMapping:
+        """Asks the server for its precision, once."""
+        return PointMapping.of(self._config, self._definition, self._session.precision(), self._options.key_measurement)
+
+    def prepare(self) -> None:
+        """Make the target ready, or refuse it: for its series' types, or because it holds points of somebody else."""
+        self._create_database()
+        _create(self._log, pa.schema({"epoch": pa.int64()}), self._options.retention)
+        if self._dead_letters is not None:
+            _create(self._dead_letters, _dead_letter_schema(), self._options.retention)
+        series = existing_series(self._session, self.mapping)
+        table = self._log.open()
+        if not self._log.landed(table, _PREPARE, _ONCE):
+            series = self._take(series)
+            self._log.commit(self._log.open(), _PREPARE, _ONCE, ())
+        check_series(self.mapping, series)
+        self._log.fence(self._log.open())
+
+    def writer(self) -> IotdbRangeWriter:
+        return IotdbRangeWriter(self._settings, self._claims)
+
+    def landed_reads(self, epoch: Epoch) -> tuple[tuple[ReadReceipt, ...] | None, tuple[ReadReceipt, ...] | None]:
+        table = self._log.open()
+        return self._held(table, _APPEND, epoch), self._held(table, _REPLACE, epoch)
+
+    def commit_reads(
+        self,
+        epoch: Epoch,
+        appended: Sequence[ReadReceipt],
+        replaced: Sequence[ReadReceipt],
+        plan: SplitPlan,
+        weights: Weighing | None = None,
+    ) -> tuple[ReadReceipt, ...]:
+        """Settle what the epoch wrote, then keep its receipts. A second call undoes what was written in between."""
+        table = self._log.open()
+        held = {kind: self._held(table, kind, epoch) for kind in (_APPEND, _REPLACE)}
+        given = {_APPEND: tuple(appended), _REPLACE: tuple(replaced)}
+        final = {kind: given[kind] if held[kind] is None else held[kind] or () for kind in given}
+        landed = tuple(receipt for receipts in final.values() for receipt in receipts)
+        files = [file for receipt in landed for file in receipt.files]
+        settlement = self._settlement
+        settlement.undo_lost(epoch, files)
+        new = [kind for kind in given if held[kind] is None and given[kind]]
+        if new:
+            settlement.settle_reads(epoch, files)
+            if _REPLACE in new:
+                stored = scan(settlement.writer, self.mapping.measurements)
+                settlement.clear_replaced(replaced, plan, weights, stored)
+            self._keep_rejected(_REJECTED_READS, epoch, self._claims.rejected(files))
+        for kind in new:
+            self._commit(self._log, kind, epoch, note=receipts_to_json(given[kind]))
+        self._claims.forget(epoch)
+        return landed
+
+    def apply(self, epoch: Epoch, changes: Changes, tasks: TaskRunner | None = None) -> None:
+        """Empty the slots that keys left, all of them, then write the rows that are left."""
+        if self._log.landed(self._log.open(), _MERGE, epoch) or not changes.rows:
+            return
+        self._claims.forget(epoch)
+        parts = changes.parts()
+        run: Callable[[Callable[[ChangeSlice], Outcome]], list[Outcome]]
+        if tasks is not None and changes.rows > IN_TASKS_CHANGES:
+            run = lambda step: tasks(step, parts)  # noqa: E731 - one of two ways to run a step
+        else:
+            run = lambda step: [step(part) for part in parts]  # noqa: E731
+        run(partial(_empty_left, self._settings, self._claims, epoch))
+        outcomes = run(partial(_write_kept, self._settings, epoch))
+        for outcome in outcomes:
+            if outcome.clash is not None:
+                self._settlement.settle_clash(outcome.clash)
+        self._keep_rejected(_REJECTED_CHANGES, epoch, pa.concat_tables(outcome.rejected for outcome in outcomes))
+        self._commit(self._log, _MERGE, epoch)
+
+    def merged(self, epoch: Epoch) -> bool:
+        return self._log.landed(self._log.open(), _MERGE, epoch)
+
+    def key_extremes(self, weights: Weighing | None = None) -> list[Key]:
+        """Reads every slot that the target holds."""
+        parts = self._definition.key_parts
+        keys: list[Key] = []
+        for block in scan(self._writer, self.mapping.owner or self.mapping.measurements):
+            rows = stored_points(self.mapping, block).rows
+            keys.extend(extremes(parts, [rows.column(name).combine_chunks() for name in self._definition.key], weights))
+        return keys
+
+    def sweep(self) -> None:
+        """Nothing to sweep: claims are deleted as epochs are settled."""
+
+    def close(self) -> None:
+        self._session.close()
+
+    @cached_property
+    def _settings(self) -> WriterSettings:
+        config = self._config
+        return WriterSettings(
+            address_of(config, self._options.password), self.mapping, config.aligned, config.tablet_rows,
+            config.dead_letter is not None, self._options.lease,
+        )  # fmt: skip
+
+    @cached_property
+    def _claims(self) -> ClaimStore:
+        return ClaimStore(self.storage, self.mapping)
+
+    @cached_property
+    def _writer(self) -> PointWriter:
+        return PointWriter(self._settings, self._session)
+
+    @property
+    def _settlement(self) -> Settlement:
+        return Settlement(
+            self._writer, self._claims, self._config.duplicates, self._options.source_rows, self.duplicates
+        )
+
+    @cached_property
+    def _dead_letters(self) -> DeltaLog | None:
+        if self._config.dead_letter is None:
+            return None
+        storage = Storage.of(self._config.dead_letter, self._options.storage_options)
+        return DeltaLog(storage, self._job_id, "the table of dead letters", self._options.generation)
+
+    def _held(self, table: DeltaTable, kind: str, epoch: Epoch) -> tuple[ReadReceipt, ...] | None:
+        note = self._log.note(table, kind, epoch)
+        return None if note is None else receipts_from_json(note)
+
+    def _create_database(self) -> None:
+        """Nothing is done if the template lies in a database already, or databases lie below its first node."""
+        wanted = ("root", self.mapping.template.first_node or "")
+        there = [split_path(row[0] or "") for row in self._session.ask("SHOW DATABASES")]
+        if not any(database[: len(wanted)] == wanted for database in there):
+            self._session.execute(f"CREATE DATABASE root.{quoted(wanted[1])}")
+
+    def _take(self, series: Sequence[Series]) -> Sequence[Series]:
+        devices = sorted({each.device for each in series})
+        if self._options.existing is Existing.REPLACE and series:
+            for device in devices:
+                self._session.delete_series(f"{path_of(device)}.*")
+            return ()
+        if self._options.existing is Existing.REFUSE:
+            held = [path_of(device) for device in devices if self._session.has_points(path_of(device))]
+            if held:
+                raise SinkError(
+                    f"{self.mapping.template.text} matches devices with points that this job did not write",
+                    detail=f"{len(held)} devices, {', '.join(held[:5])} among them.",
+                    hint=f"Choose another path, or remove them: DELETE TIMESERIES {self.mapping.template.pattern}.*",
+                )
+        return series
+
+    def _keep_rejected(self, kind: str, epoch: Epoch, rejected: pa.Table) -> None:
+        if not rejected.num_rows or self._dead_letters is None:
+            return
+        names = {"job": self._job_id, "table": f"{self._definition.database}.{self._definition.table}"}
+        for name, text in names.items():
+            rejected = rejected.append_column(name, pa.array([text] * rejected.num_rows))
+        dead, schema = self._dead_letters, _dead_letter_schema()
+        if dead.landed(dead.open(), kind, epoch):
+            return
+        with storage_errors(f"dead letters cannot be written to {dead.storage.path}"):
+            layout = FileLayout((), (), file_bytes=1 << 62)
+            files = write_files(dead.storage, unique_stem(f"{self._job_id}-e{epoch}"), schema, [rejected], layout)
+        self._commit(dead, kind, epoch, files)
+
+    def _commit(
+        self, log: DeltaLog, kind: str, epoch: Epoch, files: Sequence[FileReceipt] = (), note: str = ""
+    ) -> None:
+        for _ in range(_TRIES):
+            table = log.open()
+            if log.landed(table, kind, epoch):
+                return
+            try:
+                log.commit(table, kind, epoch, files, note=note)
+            except OvertakenError:
+                continue
+            return
+        raise SinkUnavailableError(f"the {kind} of epoch {epoch} was overtaken by other commits {_TRIES} times")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a part of a merge could not write."""
+
+    clash: Clash | None
+    rejected: pa.Table
+
+
+def address_of(config: IotdbSinkConfig, password: str) -> IotdbAddress:
+    return IotdbAddress(config.host, config.port, config.user, password, config.timeout.total_seconds())
+
+
+def existing_series(session: IotdbSession, mapping: PointMapping) -> list[Series]:
+    """The series of devices that the template can make."""
+    found = session.series(f"{mapping.template.pattern}.*")
+    return [each for each in found if mapping.template.values_of(each.device) is not None]
+
+
+def check_series(mapping: PointMapping, series: Sequence[Series]) -> None:
+    """Refuse series of the measurements' names that have other types."""
+    wanted = {each.name: each.kind for each in mapping.measurements}
+    wrong = [
+        (path_of((*each.device, each.measurement)), str(wanted[each.measurement]), each.kind)
+        for each in series
+        if each.measurement in wanted and each.kind != wanted[each.measurement]
+    ]
+    if wrong:
+        raise type_conflict(wrong)
+
+
+def _empty_left(settings: WriterSettings, claims: ClaimStore, epoch: Epoch, part: ChangeSlice) -> Outcome:
+    """The first step of a merge: everything is emptied before anything is written, over all parts."""
+    mapping = settings.mapping
+    window = window_of(part.load(), mapping.definition)
+    found = slot_changes(mapping, window)
+    if found.rejections:
+        refuse_unless(settings, window.after, found.rejections)
+    if mapping.owner:
+        # A read of this epoch may write one of these slots for another key at this moment.
+        claims.claim(epoch, "merge-left", found.left)
+        claims.claim(epoch, "merge", found.kept)
+    writer = PointWriter(settings)
+    writer.remove(found.left)
+    writer.remove_cells(found.kept, found.cells)
+    return Outcome(None, REJECTED_SCHEMA.empty_table())
+
+
+def _write_kept(settings: WriterSettings, epoch: Epoch, part: ChangeSlice) -> Outcome:
+    window = window_of(part.load(), settings.mapping.definition)
+    points, rejections = settings.mapping.points(window.after)
+    clash = PointWriter(settings).put(points)
+    return Outcome(clash, rejected_rows(epoch, settings.mapping, window.after, rejections))
+
+
+def _create(log: DeltaLog, schema: pa.Schema, retention: timedelta) -> None:
+    """Make a table of the job's own, if there is none."""
+    if log.find() is not None:
+        return
+    hours = max(24, int(retention.total_seconds() // 3600))
+    configuration: dict[str, str | None] = {
+        "delta.logRetentionDuration": f"interval {hours} hours",
+        "delta.enableExpiredLogCleanup": "true",
+        "delta.checkpointInterval": "25",
+    }
+    storage = log.storage
+    with storage_errors(f"{log.what} cannot be created at {storage.path}"):
+        storage.make_folder()
+        DeltaTable.create(
+            storage.path, Schema.from_arrow(schema), mode="ignore", configuration=configuration,
+            storage_options=dict(storage.options),
+        )  # fmt: skip
+
+
+def _dead_letter_schema() -> pa.Schema:
+    return pa.schema([*REJECTED_SCHEMA, pa.field("job", pa.string()), pa.field("table", pa.string())])

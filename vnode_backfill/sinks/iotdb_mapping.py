@@ -1,0 +1,357 @@
+"""Which points a row of the source becomes: its device, its time, its measurements, and whose they are.
+
+What must be true: a row becomes one *slot*, a device and a time, and one point per measurement that is not NULL; the same row
+always becomes the same slot and points; a row that cannot be one exactly is told apart with column, value and reason. A row whose
+measurements are all NULL leaves no point, because IoTDB keeps none.
+
+**Whose a slot is.** Points carry no key, and two keys of the source may fall on one slot. So each slot tells its key: by the slot
+itself, where device and time columns make the whole key; else by the key columns that are measurements anyway (by default all
+are); else, where a key column is left out or stored rounded, by one more measurement, `_key`, with the key as text. What is stored
+and not told by the slot is the *owner* here. So detection is exact and usually costs nothing.
+
+    reading(region, sensor, at, temp), key (region, sensor, at)     told by the slot
+    reading(id, sensor, at, temp), key (id)                         owner `id`
+    the same with `exclude: [id]`                                   owner `_key`
+
+Everything here is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from vnode_backfill.columns import Kind, TableDefinition
+from vnode_backfill.config import IotdbSinkConfig, IotdbType, TimeUnit
+from vnode_backfill.errors import ConfigError
+from vnode_backfill.keys import key_from_text, key_to_text
+from vnode_backfill.sinks.iotdb_paths import DeviceTemplate, Nodes
+from vnode_backfill.sinks.iotdb_values import (
+    WIRE_TYPES,
+    Bools,
+    Converted,
+    Ints,
+    Precision,
+    as_text,
+    converted,
+    default_type,
+    from_text,
+    from_ticks,
+    in_ticks,
+    is_exact,
+    possible_types,
+    restored,
+)
+from vnode_backfill.vnode import Key, keys_of
+
+KEY_MEASUREMENT = "_key"
+_REFUSED_NAMES = {"time", "timestamp", ""}
+_LOWEST = -(2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A column of the source as a measurement; `column` is None for the one that holds the key as text."""
+
+    name: str
+    kind: IotdbType
+    column: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a row cannot become points."""
+
+    row: int
+    column: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Rows as points. Row number n goes to `devices[device[n]]` at `times[n]`; NULL in `values` is no point."""
+
+    devices: tuple[str, ...]
+    device: npt.NDArray[np.int64]
+    times: Ints
+    values: pa.Table
+    rows: pa.Table
+    """The rows of the source they were made from."""
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def take(self, places: Ints | Bools) -> Points:
+        """Some of the points, in the order asked for."""
+        chosen = np.flatnonzero(places) if places.dtype == np.bool_ else places
+        picked = pa.array(chosen)
+        return Points(
+            self.devices,
+            self.device[chosen],
+            self.times[chosen],
+            self.values.take(picked).combine_chunks(),
+            self.rows.take(picked).combine_chunks(),
+        )
+
+    def by_slot(self) -> Points:
+        """The same points by device and time; those of one slot stay in order."""
+        order = np.lexsort((self.times, self.device))
+        return self if bool(np.all(order[1:] > order[:-1])) else self.take(order)
+
+
+@dataclass(frozen=True, slots=True)
+class PointMapping:
+    """How rows of one table become points of one server. Can be pickled."""
+
+    definition: TableDefinition
+    template: DeviceTemplate
+    time: str
+    unit: TimeUnit
+    precision: Precision
+    measurements: tuple[Measurement, ...]
+    owner: tuple[Measurement, ...]
+    """Those that tell whose a slot is; none if the slot itself does."""
+
+    @classmethod
+    def of(
+        cls,
+        config: IotdbSinkConfig,
+        definition: TableDefinition,
+        precision: Precision,
+        key_measurement: str = KEY_MEASUREMENT,
+    ) -> PointMapping:
+        """Raises ConfigError with the YAML path of whatever does not fit the table."""
+        template = DeviceTemplate.parse(config.device)
+        _check_columns(config, definition, template)
+        measurements = tuple(_measurements(config, definition, template))
+        owner = _owner(definition, template, config.time.column, measurements, key_measurement)
+        if any(each.column is None for each in owner):
+            measurements = (*measurements, *owner)
+        _check_names(measurements)
+        return cls(
+            definition, template, config.time.column, config.time.unit or TimeUnit.MICROSECONDS, precision,
+            measurements, owner,
+        )  # fmt: skip
+
+    def points(self, rows: pa.Table) -> tuple[Points, tuple[Rejection, ...]]:
+        """The rows as points, in their order, without those that are rejected."""
+        rows = self._canonical(rows)
+        judged = _Judged(rows)
+        times = judged.column(self.time, self._times(_array(rows, self.time)), demanded=True)
+        for name in self.template.columns:
+            judged.column(name, Converted(_array(rows, name)), demanded=True)
+        values = {
+            each.name: judged.column(
+                each.column, converted(_array(rows, each.column), each.kind, self.precision), demanded=False
+            )
+            for each in self.measurements
+            if each.column is not None
+        }
+        kept = judged.kept()
+        if kept is not None:
+            times, rows = times.take(kept), rows.take(kept).combine_chunks()
+            values = {name: column.take(kept) for name, column in values.items()}
+        if any(each.column is None for each in self.owner):
+            values[self.owner[0].name] = pa.array([key_to_text(key) for key in self.keys(rows)], pa.string())
+        device, devices = self._devices(rows)
+        table = pa.table({each.name: values[each.name] for each in self.measurements})
+        return Points(devices, device, times.to_numpy(), table, rows), judged.rejections
+
+    def _canonical(self, rows: pa.Table) -> pa.Table:
+        """The columns of the source in their own types: a merge widens text."""
+        schema = pa.schema([field.with_nullable(True) for field in self.definition.arrow_schema])
+        return rows.select(schema.names).cast(schema).combine_chunks()
+
+    def keys(self, rows: pa.Table) -> list[Key]:
+        """The keys of rows of the source, or of `stored_keys`."""
+        columns = [_array(rows, name) for name in self.definition.key]
+        return keys_of(self.definition.key_parts, columns)
+
+    def stored_keys(self, devices: Sequence[Nodes], device: Ints, times: Ints, owner: pa.Table) -> pa.Table:
+        """The key columns of stored slots, whose `owner` measurements were read back. The inverse of `points`."""
+        if any(each.column is None for each in self.owner):
+            keys = [key_from_text(text) for text in owner.column(self.owner[0].name).to_pylist()]
+            schema = self.definition.arrow_schema
+            columns = zip(*keys, strict=True) if keys else [() for _ in self.definition.key]
+            arrays = [
+                pa.array(values, schema.field(n).type) for n, values in zip(self.definition.key, columns, strict=True)
+            ]
+            return pa.table(arrays, names=list(self.definition.key))
+        by_column = {each.column: each for each in self.owner}
+        arrays = []
+        for name in self.definition.key:
+            kind = self.definition.column(name).arrow_type
+            if name in by_column:
+                stored = owner.column(by_column[name].name).combine_chunks()
+                arrays.append(restored(stored, by_column[name].kind, self.precision, kind))
+            elif name == self.time:
+                arrays.append(from_ticks(pa.array(times), self.unit, self.precision, kind))
+            else:
+                arrays.append(self._told(name, kind, devices).take(pa.array(device)))
+        return pa.table(arrays, names=list(self.definition.key))
+
+    def _told(self, name: str, kind: pa.DataType, devices: Sequence[Nodes]) -> pa.Array:
+        values = [self.template.values_of(nodes) or {} for nodes in devices]
+        return from_text(pa.array([found[name] for found in values], pa.string()), kind)
+
+    def _times(self, values: pa.Array) -> Converted:
+        return in_ticks(values, self.unit, self.precision, (_LOWEST, self.precision.highest))
+
+    def _devices(self, rows: pa.Table) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+        """Each device once, and the number of each row's. Only distinct values become text."""
+        codes = np.zeros(rows.num_rows, dtype=np.int64)
+        for name in self.template.columns:
+            column = _array(rows, name).dictionary_encode()
+            codes = codes * max(len(column.dictionary), 1) + column.indices.to_numpy()
+            codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+        _, first, device = np.unique(codes, return_index=True, return_inverse=True)
+        distinct = rows.select(self.template.columns).take(pa.array(first))
+        texts = [as_text(_array(distinct, name)).to_pylist() for name in self.template.columns]
+        paths = [self.template.path(values) for values in zip(*texts, strict=True)] or [self.template.path(())] * len(
+            first
+        )
+        return _merged(device.astype(np.int64), paths)
+
+
+def _merged(device: npt.NDArray[np.int64], paths: list[str]) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    """Different values may make one path, where a node holds two columns."""
+    devices = tuple(dict.fromkeys(paths))
+    if len(devices) == len(paths):
+        return device, devices
+    numbers = {path: number for number, path in enumerate(devices)}
+    return np.array([numbers[path] for path in paths], dtype=np.int64)[device], devices
+
+
+class _Judged:
+    """Which rows are rejected, each for the first reason found."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+        self._bad = np.zeros(rows.num_rows, dtype=np.bool_)
+        self._found: list[Rejection] = []
+
+    def column(self, name: str, found: Converted, *, demanded: bool) -> pa.Array:
+        """Note what is wrong with a column; a `demanded` one must not be NULL."""
+        if found.refused is not None:
+            self._reject(name, found.refused, found.reason)
+        if demanded and found.values.null_count:
+            self._reject(name, found.values.is_null().to_numpy(zero_copy_only=False), "is NULL")
+        return found.values
+
+    def kept(self) -> pa.Array | None:
+        """The numbers of the rows that are not rejected; None if that is all."""
+        return pa.array(np.flatnonzero(~self._bad)) if self._bad.any() else None
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        return tuple(sorted(self._found, key=lambda rejection: rejection.row))
+
+    def _reject(self, name: str, refused: Bools, reason: str) -> None:
+        for row in np.flatnonzero(refused & ~self._bad):
+            value = self._rows.column(name)[int(row)].as_py()
+            self._found.append(Rejection(int(row), name, "NULL" if value is None else str(value), reason))
+        self._bad |= refused
+
+
+def _array(rows: pa.Table, name: str) -> pa.Array:
+    column = rows.column(name)
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _check_columns(config: IotdbSinkConfig, definition: TableDefinition, template: DeviceTemplate) -> None:
+    known = {column.name for column in definition.columns}
+    named: Mapping[str, Sequence[str]] = {
+        "device": template.columns,
+        "time.column": (config.time.column,),
+        "include": config.include,
+        "exclude": config.exclude,
+        "rename": tuple(config.rename),
+        "types": tuple(config.types),
+    }
+    for key, columns in named.items():
+        unknown = [column for column in columns if column not in known]
+        if unknown:
+            raise ConfigError(
+                f"sink.iotdb.{key}: {definition.database}.{definition.table} has no column {', '.join(unknown)}",
+                detail=f"Its columns are {', '.join(sorted(known))}.",
+            )
+    _check_time(config, definition)
+    inexact = [n for n in template.columns if pa.types.is_floating(definition.column(n).arrow_type)]
+    if inexact:
+        raise ConfigError(f"sink.iotdb.device: a device cannot be named by the floating-point column {inexact[0]}")
+
+
+def _check_time(config: IotdbSinkConfig, definition: TableDefinition) -> None:
+    column = definition.column(config.time.column)
+    if column.kind not in (Kind.DATETIME, Kind.TIMESTAMP, Kind.INT):
+        raise ConfigError(
+            f"sink.iotdb.time.column: {column.name} has the type {column.type_name}; "
+            "must be a column of type DATETIME, TIMESTAMP or BIGINT"
+        )
+    if (column.kind is Kind.INT) == (config.time.unit is None):
+        wanted = "must be s, ms, us or ns" if column.kind is Kind.INT else "must not be given"
+        raise ConfigError(f"sink.iotdb.time.unit: {wanted} for the column {column.name} of type {column.type_name}")
+
+
+def _measurements(config: IotdbSinkConfig, definition: TableDefinition, template: DeviceTemplate) -> list[Measurement]:
+    """Every column that makes no device and no time, or exactly those included."""
+    taken = {*template.columns, config.time.column}
+    found = []
+    for column in definition.columns:
+        included = column.name in config.include if config.include else column.name not in taken
+        if not included or column.name in config.exclude:
+            continue
+        kind = config.types.get(column.name) or default_type(column.arrow_type, config.decimal)
+        if kind not in possible_types(column.arrow_type):
+            allowed = ", ".join(possible_types(column.arrow_type))
+            raise ConfigError(
+                f"sink.iotdb.types.{column.name}: {column.type_name} cannot be {kind}; must be one of {allowed}"
+            )
+        found.append(Measurement(config.rename.get(column.name, column.name), kind, column.name))
+    if not found:
+        raise ConfigError(
+            "sink.iotdb: no column is left to be a measurement",
+            hint="Name one in `sink.iotdb.include`; it may be one that makes the device or the time.",
+        )
+    return found
+
+
+def _owner(
+    definition: TableDefinition,
+    template: DeviceTemplate,
+    time: str,
+    measurements: Sequence[Measurement],
+    key_measurement: str,
+) -> tuple[Measurement, ...]:
+    untold = [name for name in definition.key if name not in template.told and name != time]
+    by_column = {each.column: each for each in measurements}
+    carried = [
+        by_column[name]
+        for name in untold
+        if name in by_column and is_exact(definition.column(name).arrow_type, by_column[name].kind)
+    ]
+    if len(carried) == len(untold):
+        return tuple(carried)
+    return (Measurement(key_measurement, IotdbType.TEXT, None),)
+
+
+def _check_names(measurements: Sequence[Measurement]) -> None:
+    names = [each.name for each in measurements]
+    for each in measurements:
+        if each.name.casefold() in _REFUSED_NAMES or set(each.name) & {"\t", "\n"}:
+            raise ConfigError(
+                f"sink.iotdb.rename: the server accepts no measurement called {each.name!r}",
+                hint=f"Give it another name: `rename: {{{each.column}: {each.column}_}}`.",
+            )
+        if names.count(each.name) > 1:
+            raise ConfigError(f"sink.iotdb.rename: two measurements would be called {each.name!r}")
+
+
+def empty_values(measurements: Sequence[Measurement]) -> pa.Table:
+    """No points of these measurements."""
+    return pa.table({each.name: pa.array([], WIRE_TYPES[each.kind]) for each in measurements})

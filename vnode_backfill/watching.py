@@ -1,0 +1,92 @@
+"""How a running job is shown: what the coordinator and the performer know becomes a report, a few times a second at most.
+
+Only whoever runs the job can tell its speed and its lag, so they are measured here; everything else in a report is the committed
+state. Faces: the terminal, the web page with its metrics, and whatever reporters are installed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from dataclasses import replace
+
+from progress.alerts import Retention
+from progress.metrics import CdcBackfillMetrics, MetricsReporter
+from progress.report import Estimates, Observed, RateWindow, Report, Retry, Subject, report_of
+from progress.reporters import Reporter, Reporters, load_reporters
+from progress.terminal import open_view
+from progress.web import open_web
+from vnode_backfill.actions import Performer
+from vnode_backfill.config import Config
+from vnode_backfill.coordinator import Coordinator
+from vnode_backfill.keys import SplitPlan
+from vnode_backfill.opening import Opened
+from vnode_backfill.places import owner
+
+_SHOW_EVERY = 0.25
+
+
+class Watch:
+    """Shows one run of a job. `look` is called by the job's own loop and must not wait on anything."""
+
+    def __init__(self, config: Config, opened: Opened, face: str) -> None:
+        record = opened.record
+        self._subject = Subject(record.name, f"{record.database}.{record.table}", record.sink)
+        self._driver = f"{owner()} on {socket.gethostname()}, process {os.getpid()}"
+        self._metrics = CdcBackfillMetrics()
+        web = open_web(config.ui.host, config.ui.port, metrics=self._metrics)
+        address = getattr(web, "address", "")
+        if address and face == "terminal":
+            print(f"progress page: {address}", file=sys.stderr)
+        self._faces: Reporter = Reporters([MetricsReporter(self._metrics), web, open_view(face), *load_reporters()])
+        self._plan: SplitPlan | None = None
+        self._estimates = Estimates.of(opened.plan)
+        self._rates = RateWindow()
+        self._best = 0.0
+        self._shown_at = 0.0
+        self._revision = -1
+
+    @property
+    def metrics(self) -> CdcBackfillMetrics:
+        return self._metrics
+
+    def look(self, coordinator: Coordinator, performer: Performer) -> None:
+        """Show how things are now, unless that was done a moment ago."""
+        now = time.monotonic()
+        changed = coordinator.saved.revision != self._revision
+        if now - self._shown_at >= _SHOW_EVERY or changed:
+            self._shown_at, self._revision = now, coordinator.saved.revision
+            self._rates = self._rates.add(now, coordinator.saved.rows)
+            self._show(self._report(coordinator, performer))
+
+    def close(self, coordinator: Coordinator, performer: Performer) -> None:
+        """Show the end and close every face."""
+        report = self._report(coordinator, performer)
+        ended = report_of(
+            self._subject, self._estimates, coordinator.saved, replace(report.observed, driver=""), at_least=self._best
+        )
+        self._show(ended)
+        self._faces.close()
+
+    def _show(self, report: Report) -> None:
+        self._best = report.percent
+        self._faces.show(report)
+
+    def _report(self, coordinator: Coordinator, performer: Performer) -> Report:
+        if coordinator.plan is not self._plan:
+            self._plan, self._estimates = coordinator.plan, Estimates.of(coordinator.current_plan)
+        error, seen = coordinator.last_error, performer.seen
+        observed = Observed(
+            rows_per_second=self._rates.rows_per_second,
+            lag_seconds=seen.lag_seconds(coordinator.saved.written, time.time()),
+            lag_bytes=seen.lag_bytes(coordinator.saved.written),
+            buffer_bytes=seen.buffer_bytes,
+            throttled_by=seen.throttled_by,
+            driver=self._driver,
+            retry=Retry(coordinator.attempt, error.message) if error else None,
+            asked=seen.asked,
+        )
+        self._metrics.observe_retention(Retention(seen.held_bytes, seen.retention_seconds))
+        return report_of(self._subject, self._estimates, coordinator.saved, observed, at_least=self._best)
