@@ -39,6 +39,7 @@ from vnode_backfill.keys import SplitPlan
 from vnode_backfill.sinks import FileReceipt, ReadReceipt, TaskRunner, Weighing, receipts_from_json, receipts_to_json
 from vnode_backfill.sinks.changes import Changes, ChangeSlice
 from vnode_backfill.sinks.delta_keys import extremes
+from vnode_backfill.sinks.delta_target import overtaken_is_retryable
 from vnode_backfill.sinks.iotdb_claims import REJECTED_SCHEMA, ClaimStore, Clash, rejected_rows
 from vnode_backfill.sinks.iotdb_mapping import KEY_MEASUREMENT, PointMapping
 from vnode_backfill.sinks.iotdb_paths import path_of, quoted, split_path
@@ -119,13 +120,13 @@ class IotdbSink:
         _create(self._log, pa.schema({"epoch": pa.int64()}), self._options.retention)
         if self._dead_letters is not None:
             _create(self._dead_letters, _dead_letter_schema(), self._options.retention)
-        series = existing_series(self._session, self.mapping)
-        table = self._log.open()
-        if not self._log.landed(table, _PREPARE, _ONCE):
+        series: Sequence[Series] = existing_series(self._session, self.mapping)
+        if not self._log.landed(self._log.open(), _PREPARE, _ONCE):
             series = self._take(series)
-            self._log.commit(self._log.open(), _PREPARE, _ONCE, ())
         check_series(self.mapping, series)
-        self._log.fence(self._log.open())
+        self._commit(self._log, _PREPARE, _ONCE)
+        with overtaken_is_retryable():
+            self._log.fence(self._log.open())
 
     def writer(self) -> IotdbRangeWriter:
         return IotdbRangeWriter(self._settings, self._claims)
@@ -176,9 +177,7 @@ class IotdbSink:
             run = lambda step: [step(part) for part in parts]  # noqa: E731
         run(partial(_empty_left, self._settings, self._claims, epoch))
         outcomes = run(partial(_write_kept, self._settings, epoch))
-        for outcome in outcomes:
-            if outcome.clash is not None:
-                self._settlement.settle_clash(outcome.clash)
+        self._settlement.settle_merge(epoch, [each.clash for each in outcomes if each.clash is not None])
         self._keep_rejected(_REJECTED_CHANGES, epoch, pa.concat_tables(outcome.rejected for outcome in outcomes))
         self._commit(self._log, _MERGE, epoch)
 
@@ -235,7 +234,7 @@ class IotdbSink:
 
     def _create_database(self) -> None:
         """Nothing is done if the template lies in a database already, or databases lie below its first node."""
-        wanted = ("root", self.mapping.template.first_node or "")
+        wanted = ("root", self.mapping.template.database or "")
         there = [split_path(row[0] or "") for row in self._session.ask("SHOW DATABASES")]
         if not any(database[: len(wanted)] == wanted for database in there):
             self._session.execute(f"CREATE DATABASE root.{quoted(wanted[1])}")

@@ -281,6 +281,11 @@ def _check_columns(config: IotdbSinkConfig, definition: TableDefinition, templat
                 detail=f"Its columns are {', '.join(sorted(known))}.",
             )
     _check_time(config, definition)
+    if template.database is None:
+        raise ConfigError(
+            f"sink.iotdb.device: the node after root names the database; in {template.text} it must be fixed text of "
+            "letters, digits and _"
+        )
     inexact = [n for n in template.columns if pa.types.is_floating(definition.column(n).arrow_type)]
     if inexact:
         raise ConfigError(f"sink.iotdb.device: a device cannot be named by the floating-point column {inexact[0]}")

@@ -27,6 +27,7 @@ Nodes = tuple[str, ...]
 
 _REFUSED = {"time", "timestamp", "root"}
 _ESCAPED = re.compile(r"[%\t\n]")
+_DATABASE = re.compile(r"[A-Za-z0-9_\u4e00-\u9fff]+")
 _PARTS = re.compile(r"\{([^{}]+)\}|([^.{}]+)|(\.)")
 _STORED_NODE = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 
@@ -98,10 +99,11 @@ class DeviceTemplate:
         return ".".join(["root", *("*" if has else quoted(text) for has, text in zip(fixed, texts, strict=True))])
 
     @property
-    def first_node(self) -> str | None:
-        """The node below `root`, which names the database; None if it depends on a column."""
+    def database(self) -> str | None:
+        """The node below `root`, which names the database; None if it depends on a column or cannot name one."""
         first = self.nodes[0]
-        return None if any(part.is_column for part in first) else "".join(part.text for part in first)
+        name = "".join(part.text for part in first)
+        return name if not any(part.is_column for part in first) and _DATABASE.fullmatch(name) else None
 
     def path(self, values: Sequence[str]) -> str:
         """The device of a row whose `columns` have these texts."""

@@ -10,7 +10,6 @@ The client's own tablet class is not used: it cuts trailing NUL characters off t
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -296,8 +295,3 @@ def _column(values: pd.Series, kind: IotdbType) -> pa.Array:
     if kind in _BYTES:
         return pa.array(values.to_numpy(), pa.binary(), from_pandas=True).cast(wire)
     return pa.array(values.to_numpy(), wire, from_pandas=True)
-
-
-def is_plain_name(node: str) -> bool:
-    """Whether the server accepts a node as the name of a database."""
-    return re.fullmatch(r"[A-Za-z0-9_\u4e00-\u9fff]+", node) is not None

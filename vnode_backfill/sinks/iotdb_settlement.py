@@ -109,9 +109,13 @@ class Settlement:
         wrote = self.claims.slots([path for path in merged if "-left-" not in path])
         self._settle([*self._of_clash(clash), *self._met(reads, wrote, left)], clash)
 
-    def settle_clash(self, clash: Clash) -> None:
-        """Decide the slots of rows that a merge did not write."""
-        self._settle(list(self._of_clash(clash)), clash)
+    def settle_merge(self, epoch: Epoch, clashes: Sequence[Clash]) -> None:
+        """Decide the slots of rows that a merge did not write, and those that two of its parts wrote."""
+        if not self.mapping.owner:
+            return
+        wrote = self.claims.slots([path for path in self.claims.merged(epoch) if "-left-" not in path])
+        clash = joined(self.mapping, clashes)
+        self._settle([*self._of_clash(clash), *self._met(wrote, wrote.slice(0, 0), wrote.slice(0, 0))], clash)
 
     def clear_replaced(
         self, receipts: Sequence[ReadReceipt], plan: SplitPlan, weights: Weighing | None, stored: Iterable[StoredPoints]
@@ -159,15 +163,17 @@ class Settlement:
         codes = slot_codes(*parts)
         counts = np.bincount(np.concatenate(codes)) if sum(map(len, parts)) else np.empty(0, np.int64)
         shared = np.intersect1d(np.flatnonzero(counts > 1), codes[0])
-        found: dict[int, tuple[Slot, set[Key], set[Key]]] = {}
+        slots: dict[int, Slot] = {}
+        found: dict[int, tuple[set[Key], set[Key]]] = {}
         for number, (points, part) in enumerate(zip(parts, codes, strict=True)):
             places = np.flatnonzero(np.isin(part, shared))
             for place, key in zip(places, self.mapping.keys(points.rows.take(pa.array(places))), strict=True):
-                entry = found.setdefault(int(part[place]), (_slot(points, int(place)), set(), set()))
-                entry[2 if number == 2 else 1].add(key)
-        for slot, keys, departed in found.values():
-            if len(keys | departed) > 1:
-                yield Contest(slot, frozenset(keys), frozenset(departed - keys))
+                slots[int(part[place])] = _slot(points, int(place))
+                wanted, departed = found.setdefault(int(part[place]), (set(), set()))
+                (departed if number == 2 else wanted).add(key)
+        for code, (wanted, departed) in found.items():
+            if len(wanted | departed) > 1:
+                yield Contest(slots[code], frozenset(wanted), frozenset(departed - wanted))
 
     def _settle(self, contests: Sequence[Contest], clash: Clash) -> None:
         if not contests:
@@ -256,8 +262,11 @@ class _Current:
 def claimed_points(mapping: PointMapping, claims: pa.Table) -> Points:
     """Slots on record as points that have owner measurements only: enough to be looked up and deleted."""
     devices = claims.column(DEVICE).combine_chunks().dictionary_encode()
-    rows = claims.select(list(mapping.definition.key)) if mapping.owner else claims.select([])
-    values = pa.table({each.name: _owner_values(mapping, each, rows) for each in mapping.owner})
+    # A table without columns has no rows either.
+    rows = claims.select(list(mapping.definition.key) if mapping.owner else [TIME])
+    values = (
+        pa.table({each.name: _owner_values(mapping, each, rows) for each in mapping.owner}) if mapping.owner else rows
+    )
     return Points(
         tuple(devices.dictionary.to_pylist()),
         devices.indices.to_numpy().astype(np.int64),
@@ -287,6 +296,12 @@ def scan(writer: PointWriter, measurements: Sequence[Measurement]) -> Iterator[S
     wanted = [(each.name, each.kind) for each in measurements]
     for start in range(0, len(devices), _DEVICES_PER_SCAN):
         yield from writer.session.scan(devices[start : start + _DEVICES_PER_SCAN], wanted)
+
+
+def joined(mapping: PointMapping, clashes: Sequence[Clash]) -> Clash:
+    schema = pa.schema([field.with_nullable(True) for field in mapping.definition.arrow_schema])
+    rows = pa.concat_tables([schema.empty_table(), *(each.rows.cast(schema) for each in clashes)])
+    return Clash(rows, tuple(holder for each in clashes for holder in each.holders))
 
 
 def shown(contest: Contest) -> str:

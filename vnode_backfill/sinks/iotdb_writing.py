@@ -125,10 +125,10 @@ class PointWriter:
         """Who holds the slots of the points, which are in the order of their slots."""
         owner = [(each.name, each.kind) for each in self.mapping.owner]
         places, owns, keys = [np.empty(0, np.int64)], [np.empty(0, np.bool_)], []
-        for start, stop in _questions(points):
+        for start, stop in questions(points):
             devices = [points.devices[n] for n in np.unique(points.device[start:stop])]
-            for block in self.session.points(devices, owner, _when(points.times[start:stop])):
-                place, found = _matching(points, block)
+            for block in self.session.points(devices, owner, when(points.times[start:stop])):
+                place, found = matching(points, block)
                 own = np.ones(len(place), dtype=np.bool_)
                 for name, _ in owner:
                     mine, stored = (
@@ -255,21 +255,21 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _questions(points: Points) -> Iterator[tuple[int, int]]:
+def questions(points: Points) -> Iterator[tuple[int, int]]:
     """Stretches of points, in the order of their slots, of as many devices as one question asks about."""
     starts = np.concatenate([[0], np.flatnonzero(points.device[1:] != points.device[:-1]) + 1, [len(points)]])
     for first in range(0, len(starts) - 1, _DEVICES_PER_QUESTION):
         yield int(starts[first]), int(starts[min(first + _DEVICES_PER_QUESTION, len(starts) - 1)])
 
 
-def _when(times: Ints) -> str:
+def when(times: Ints) -> str:
     distinct = np.unique(times)
     if len(distinct) <= _TIMES_PER_QUESTION:
         return f"WHERE time IN ({', '.join(map(str, distinct.tolist()))})"
     return f"WHERE time >= {distinct[0]} AND time <= {distinct[-1]}"
 
 
-def _matching(points: Points, block: StoredPoints) -> tuple[Ints, Ints]:
+def matching(points: Points, block: StoredPoints) -> tuple[Ints, Ints]:
     """Pairs of a point and a row of the block that have one slot; points are in the order of their slots."""
     numbers = {path: number for number, path in enumerate(points.devices)}
     places, found = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
