@@ -114,7 +114,9 @@ class UpstreamTableExecutor:
             visible=visible, missing=missing, kept=sum(piece.kept for piece in done),
             read=sum(piece.read for piece in done), newest=max((piece.newest for piece in done), default=0),
         )  # fmt: skip
-        return self._buffer.commit(intent.epoch, [receipt for piece in done for receipt in piece.receipts], note)
+        receipts = [receipt for piece in done for receipt in piece.receipts]
+        # Without a change to keep there is nothing to commit: the log does not change, so a repeat finds the same note.
+        return self._buffer.commit(intent.epoch, receipts, note) if receipts else note
 
 
 def _is_large(pieces: Sequence[LogPiece]) -> bool:

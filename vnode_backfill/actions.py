@@ -137,6 +137,7 @@ class Performer:
     ) -> None:
         self.services, self.barriers = services, barriers
         self.state, self.plan = state, plan
+        self.attempt = 0
         self.pace = Pace()
         self.seen = Seen()
         self._receipts: tuple[ReadReceipt, ...] = ()
@@ -169,9 +170,7 @@ class Performer:
             case RestartEpoch(attempt=attempt):
                 threading.Thread(target=self._restart, args=(attempt,), daemon=True).start()
             case SampleSource() | CommitEpoch() | ExtendPlan() | TrimBuffer():
-                self._begin(Actor.DRIVER, self._attempt, action, lambda: self._in_driver(action))
-
-    _attempt = 0
+                self._begin(Actor.DRIVER, self.attempt, action, lambda: self._in_driver(action))
 
     def wake(self) -> None:
         """End an idle pause early."""
@@ -182,8 +181,6 @@ class Performer:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _begin(self, actor: Actor, attempt: int, action: Action, work: Callable[[], None]) -> None:
-        self._attempt = attempt
-
         def guarded() -> None:
             began = time.monotonic()
             try:
@@ -308,7 +305,6 @@ class Performer:
         limits = self.services.config.limits
         self.services.spark.sparkContext.cancelJobGroup(_GROUP)
         wait(tuple(self._running))
-        self._attempt = attempt
         longest = min(limits.backoff.total_seconds() * 2 ** (attempt - 1), limits.max_backoff.total_seconds())
         self._awake.clear()
         self._awake.wait(longest * random.uniform(0.5, 1.0))

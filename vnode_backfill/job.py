@@ -30,7 +30,7 @@ from progress.state import OWN_REQUEST, BackfillState, Failure, Request, Request
 from vnode_backfill.actions import Performer, Services
 from vnode_backfill.coordinator import Coordinator, Stage, decide
 from vnode_backfill.epoch import Actor
-from vnode_backfill.errors import BackfillError
+from vnode_backfill.errors import BackfillError, LawBrokenError
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.protocol import ActorFailed, CommitEpoch, Event, RequestArrived, Started, Stop
 
@@ -100,8 +100,14 @@ class BackfillJob:
                 pass
 
     def _happen(self, event: Event) -> None:
-        self._coordinator, actions = decide(self._coordinator, event)
-        self._performer.state, self._performer.plan = self._coordinator.saved, self._coordinator.plan
+        try:
+            self._coordinator, actions = decide(self._coordinator, event)
+        except LawBrokenError as error:
+            # A bug of ours: stop with the reason in the state, before anything more is ordered.
+            self._coordinator, actions = decide(self._coordinator, ActorFailed(error, self._coordinator.attempt))
+        performer = self._performer
+        performer.state, performer.plan = self._coordinator.saved, self._coordinator.plan
+        performer.attempt = self._coordinator.attempt
         for action in actions:
             if isinstance(action, Stop):
                 self._failure = action.failure
@@ -151,7 +157,10 @@ class BackfillJob:
             try:
                 work()
             except BackfillError as error:
-                self._barriers.notify_failure(Actor.DRIVER, self._coordinator.attempt, error)
+                # What may pass is tried again at the next turn; a lost lease does not come back.
+                if not error.retryable:
+                    self._barriers.notify_failure(Actor.DRIVER, self._coordinator.attempt, error)
+                log.warning("%s failed error=%s", work.__name__, error.message)
 
     def _renew(self) -> None:
         self._services.store.renew()

@@ -29,9 +29,12 @@ _SHOW_EVERY = 0.25
 
 
 class Watch:
-    """Shows one run of a job. `look` is called by the job's own loop and must not wait on anything."""
+    """Shows one run of a job, also to whoever is `told`. `look` is called by the job's own loop and must not wait on anything.
 
-    def __init__(self, config: Config, opened: Opened, face: str) -> None:
+    The percentage goes on from the highest that an earlier run has reached: a restart is no step back.
+    """
+
+    def __init__(self, config: Config, opened: Opened, face: str, *told: Reporter) -> None:
         record = opened.record
         self._subject = Subject(record.name, f"{record.database}.{record.table}", record.sink)
         self._driver = f"{owner()} on {socket.gethostname()}, process {os.getpid()}"
@@ -40,11 +43,13 @@ class Watch:
         address = getattr(web, "address", "")
         if address and face == "terminal":
             print(f"progress page: {address}", file=sys.stderr)
-        self._faces: Reporter = Reporters([MetricsReporter(self._metrics), web, open_view(face), *load_reporters()])
+        faces = [MetricsReporter(self._metrics), web, open_view(face), *load_reporters(), *told]
+        self._faces: Reporter = Reporters(faces)
         self._plan: SplitPlan | None = None
         self._estimates = Estimates.of(opened.plan)
         self._rates = RateWindow()
-        self._best = 0.0
+        stored = opened.store.status_snapshot()
+        self._best = stored.percent if stored else 0.0
         self._shown_at = 0.0
         self._revision = -1
 

@@ -22,14 +22,14 @@ UNSET: tuple[object, ...] = (None, (), {})
 Documented = dict[str, YamlValue]
 
 
-@pytest.fixture
-def complete(tmp_path: Path) -> Documented:
-    path = tmp_path / "complete.yaml"
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Documented:
+    path = tmp_path_factory.mktemp("manual") / "complete.yaml"
     path.write_text(re.sub(r"(?m)^(\s*)#(?=[^\s#])", r"\1", MANUAL.read_text()))
     return read_yaml(path, {"AWS_SECRET_ACCESS_KEY": "x"})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def active() -> Documented:
     return read_yaml(MANUAL, {})
 

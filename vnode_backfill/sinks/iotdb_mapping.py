@@ -212,8 +212,8 @@ class PointMapping:
         _, first, device = np.unique(codes, return_index=True, return_inverse=True)
         distinct = rows.select(self.template.columns).take(pa.array(first))
         texts = [as_text(_array(distinct, name)).to_pylist() for name in self.template.columns]
-        paths = [self.template.path(values) for values in zip(*texts, strict=True)] or [self.template.path(())] * len(
-            first
+        paths = (
+            [self.template.path(values) for values in zip(*texts, strict=True)] if texts else [self.template.path(())]
         )
         return _merged(device.astype(np.int64), paths)
 

@@ -206,7 +206,7 @@ class IotdbSession:
         if session is not None:
             try:
                 session.close()
-            except (TException, OSError, StatementExecutionException):
+            except (IoTDBConnectionException, StatementExecutionException, TException, OSError):
                 # The server forgets a session by itself; there is nothing to lose by it.
                 return
 

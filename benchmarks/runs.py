@@ -1,0 +1,171 @@
+"""One timed run of the job or of the plain copy, each in a process of its own, as a user starts it.
+
+Two times are told of each. `seconds` is the work: the job's from its first question to the source until its last commit said "live",
+without the start of Python and the JVM; the copy's from the session's being there until the table is written. `whole_seconds` is the
+process from its start to its end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.process_tree import Cpu, Metered
+from benchmarks.recorder import Mark
+from benchmarks.source import DATABASE, Source
+from devkit.spark import REPOSITORY
+
+DRIVER_MEMORY = "2g"
+
+
+class RunFailedError(Exception):
+    """A process of the benchmark ended with an error; its output is the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a process cost, whole: its tree, and the server meanwhile."""
+
+    whole_seconds: float
+    cpu: Cpu
+    server_cpu: float
+    peak_rss_bytes: int
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """A run of the job, with its marks in order of time."""
+
+    spent: Spent
+    marks: tuple[Mark, ...]
+
+    @property
+    def planning_seconds(self) -> float:
+        return self.took("plan_table")
+
+    @property
+    def seconds(self) -> float:
+        return self.took("open_job") + self.live_at - self.at("open_session", "after")
+
+    @property
+    def live_at(self) -> float:
+        return next(m.at for m in self.marks if m.name == "CommitEpoch" and m.moment == "after" and m.live)
+
+    @property
+    def epochs_after_last_range(self) -> int:
+        """How many epochs were committed after the one in which the last range was read, up to the one that is live."""
+        last = max(m.epoch for m in self.marks if m.name == "ReadRanges" and m.ranges)
+        live = next(m.epoch for m in self.marks if m.name == "CommitEpoch" and m.moment == "after" and m.live)
+        return live - last
+
+    def took(self, name: str, epoch: int = -1) -> float:
+        """Seconds from the first beginning of `name` (in `epoch`) to its end."""
+        return self.at(name, "after", epoch) - self.at(name, "before", epoch)
+
+    def at(self, name: str, moment: str, epoch: int = -1) -> float:
+        return self.mark(name, moment, epoch).at
+
+    def mark(self, name: str, moment: str, epoch: int = -1) -> Mark:
+        return next(m for m in self.marks if m.name == name and m.moment == moment and epoch in (-1, m.epoch))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRun:
+    """A run of the plain copy: the first with a cold JVM, the second with a warm one."""
+
+    spent: Spent
+    seconds: float
+    warm_seconds: float | None
+    whole_seconds: float
+    """Of a process that copies once: up to the end of its first copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job of the benchmark, below `folder`, as a YAML file with the defaults of the product."""
+
+    source: Source
+    folder: Path
+    table: str
+    settings: Mapping[str, object]
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    @property
+    def config(self) -> Path:
+        path = self.folder / "job.yaml"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # JSON is YAML, and needs no quoting rules.
+        path.write_text(json.dumps(self._settings()))
+        return path
+
+    def run(self, *flags: str, cpu: bool = False) -> JobRun:
+        """`vnode-backfill run` with these flags until it ends."""
+        config, marks = self.config, self.folder / "marks.jsonl"
+        command = ["-m", "benchmarks.recorder", "--marks", str(marks), *(["--cpu"] if cpu else [])]
+        spent = run_metered(
+            self.source, [*command, "--", "run", "--config", str(config), "--quiet", "--verbose", *flags]
+        )
+        return JobRun(spent, read_marks(marks))
+
+    def _settings(self) -> dict[str, object]:
+        mysql = {"host": "127.0.0.1", "port": self.source.port, "user": "root", "database": DATABASE}
+        return {
+            "job": "bench",
+            "mysql": {**mysql, "table": self.table},
+            "sink": {"delta": {"path": str(self.lake)}},
+            "state": {"path": str(self.folder / "state")},
+            "ui": {"port": 0},
+            "spark": {"spark.ui.enabled": "false", "spark.driver.memory": DRIVER_MEMORY},
+            **self.settings,
+        }
+
+
+def plain_copy(source: Source, folder: Path, table: str, *, copies: int = 2) -> CopyRun:
+    """Copy `table` with Spark's JDBC source into a Delta table in `folder`."""
+    low, high = source.key_range(table)
+    began = time.monotonic()
+    spent = run_metered(
+        source,
+        ["-m", "benchmarks.plain_copy", "--port", str(source.port), "--database", DATABASE, "--table", table,
+         "--key-range", str(low), str(high), "--memory", DRIVER_MEMORY, "--copies", str(copies), "--folder", str(folder)],
+    )  # fmt: skip
+    told = json.loads(spent.output.strip().splitlines()[-1])
+    session, copied = float(told["session"]), [float(moment) for moment in told["copied"]]
+    warm = copied[1] - copied[0] if copies > 1 else None
+    return CopyRun(spent, copied[0] - session, warm, copied[0] - began)
+
+
+def read_marks(path: Path) -> tuple[Mark, ...]:
+    marks = []
+    for line in path.read_text().splitlines():
+        told = json.loads(line)
+        cpu = told.pop("cpu")
+        marks.append(Mark(**told, cpu=Cpu(**cpu) if cpu else None))
+    return tuple(sorted(marks, key=lambda mark: mark.at))
+
+
+def run_metered(source: Source, arguments: Sequence[str]) -> Spent:
+    """Run Python with these arguments to its end, which must be a good one."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
+    began, server = time.monotonic(), source.cpu_seconds
+    process = subprocess.Popen(
+        [sys.executable, *arguments], cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip
+    with Metered(process.pid) as meter:
+        output, _ = process.communicate()
+    whole = time.monotonic() - began
+    if process.returncode != 0:
+        raise RunFailedError(f"{' '.join(arguments)} ended with {process.returncode}:\n{output[-6000:]}")
+    usage = meter.usage
+    return Spent(whole, usage.cpu, source.cpu_seconds - server, usage.peak_rss_bytes, output)

@@ -1,0 +1,94 @@
+"""The server of the benchmarks and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from benchmarks.process_tree import process_cpu_seconds
+from devkit.mysql import MariaDbServer
+from devkit.orders import create_orders_table
+
+DATABASE = "bench"
+SEED = 1
+_OPTIONS = {
+    # The whole table in memory, so that neither side waits for a disk.
+    "innodb-buffer-pool-size": "1G",
+    "innodb-log-file-size": "512M",
+}
+_CLUSTERS = 20
+_CLUSTER_STEP = 100_000_000
+_LONE_KEY = 2_147_483_647
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A running server and what is asked of it."""
+
+    server: MariaDbServer
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    @property
+    def cpu_seconds(self) -> float:
+        return process_cpu_seconds(self.server.pid)
+
+    def create_table(self, name: str, rows: int, *, key_step: int = 1) -> None:
+        """An orders table of `rows` rows with fresh statistics."""
+        with self.server.connect() as connection:
+            create_orders_table(connection, rows, SEED, database=DATABASE, table=name, key_step=key_step)
+        self._analyse(name)
+
+    def create_gap_table(self, name: str, like: str, rows: int) -> None:
+        """The rows of `like` in 20 dense clusters 100,000,000 apart, and one lone row at the type's maximum."""
+        cluster = max(1, rows // _CLUSTERS)
+        shifted = f"id + ((id - 1) DIV {cluster}) * {_CLUSTER_STEP - cluster}"
+        others = "big, name, amount, created, doc, state, score, flag, day"
+        self.execute(
+            f"CREATE TABLE {name} LIKE {like}",
+            f"INSERT INTO {name} SELECT {shifted}, {others} FROM {like} WHERE id < {rows}",
+            f"INSERT INTO {name} SELECT {_LONE_KEY}, {others} FROM {like} WHERE id = {rows}",
+        )
+        self._analyse(name)
+
+    def insert_copies(self, name: str, rows: int) -> None:
+        """Append copies of the first `rows` rows, in transactions of 50,000, behind the largest key."""
+        columns = "big, name, amount, created, doc, state, score, flag, day"
+        for first in range(0, rows, 50_000):
+            last = min(first + 50_000, rows)
+            chosen = f"SELECT {columns} FROM {name} WHERE id > {first} AND id <= {last}"
+            self.execute(f"INSERT INTO {name} ({columns}) {chosen}")
+
+    def key_range(self, name: str) -> tuple[int, int]:
+        low, high = self.row(f"SELECT MIN(id), MAX(id) FROM {name}")
+        return low, high
+
+    def count_and_sum(self, name: str) -> tuple[int, int]:
+        rows, total = self.row(f"SELECT COUNT(*), SUM(id) FROM {name}")
+        return rows, total
+
+    def execute(self, *statements: str) -> None:
+        with self.server.connect(DATABASE) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def row(self, query: str) -> tuple[int, ...]:
+        with self.server.connect(DATABASE) as connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            found = cursor.fetchone()
+        return tuple(int(value) for value in found or ())
+
+    def _analyse(self, name: str) -> None:
+        self.execute(f"ANALYZE TABLE {name}", f"SELECT SUM(LENGTH(doc)) FROM {name}")
+
+
+@contextmanager
+def private_source() -> Iterator[Source]:
+    """A MariaDB of this run's own, gone at the end."""
+    with MariaDbServer(_OPTIONS) as server:
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {DATABASE}")
+        yield Source(server)

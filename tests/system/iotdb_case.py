@@ -1,0 +1,133 @@
+"""One table, one IoTDB database of its own, and sinks that copy the one into the other as different drivers would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from consume_upstream.buffer import buffer_schema
+from devkit.comparer import Value
+from devkit.iotdb import IotdbServer
+from devkit.iotdb_target import IotdbTarget, TimeColumn
+from tests.tables import Row, batch, plan, table_of
+from vnode_backfill import change
+from vnode_backfill.change import ChangeOp
+from vnode_backfill.columns import TableDefinition
+from vnode_backfill.config import IotdbSinkConfig
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.keys import SplitPlan
+from vnode_backfill.sinks import ReadReceipt
+from vnode_backfill.sinks.changes import MemoryChanges
+from vnode_backfill.sinks.iotdb import Existing, IotdbOptions, IotdbSink
+from vnode_backfill.sinks.iotdb_settlement import SourceRows
+
+_databases = count(1)
+
+READINGS = table_of(
+    {"id": "bigint", "region": "varchar(50)", "sensor": "int", "at": "bigint", "temp": "double", "note": "text"}, "id"
+)
+"""The key is a measurement of its own; the slot does not tell it."""
+SLOTTED = table_of(
+    {"region": "varchar(50)", "sensor": "int", "at": "bigint", "temp": "double", "note": "text"},
+    "region",
+    "sensor",
+    "at",
+)
+"""The slot tells the key."""
+
+Change: TypeAlias = tuple[ChangeOp, Row | None, Row | None]
+"""An operation with the row before and after it."""
+
+
+def reading(
+    number: int, at: int, temp: float | None = 1.0, note: str | None = "n", region: str = "eu", sensor: int = 1
+) -> Row:
+    return (number, region, sensor, at, temp, note)
+
+
+@dataclass
+class IotdbCase:
+    """`database` is the node below root; the template's devices are `root.<database>.<region>.s<sensor>`."""
+
+    server: IotdbServer
+    folder: Path
+    definition: TableDefinition = READINGS
+    database: str = ""
+    source_rows: SourceRows | None = None
+
+    def __post_init__(self) -> None:
+        self.database = self.database or f"case{next(_databases)}"
+
+    def config(self, **overrides: object) -> IotdbSinkConfig:
+        plain: dict[str, object] = {
+            "host": self.server.host,
+            "port": self.server.port,
+            "device": f"root.{self.database}.{{region}}.s{{sensor}}",
+            "time": {"column": "at", "unit": "ms"},
+            "timeout": "20s",
+        }
+        return IotdbSinkConfig.model_validate({**plain, **overrides})
+
+    def sink(self, job: str = "job", existing: Existing = Existing.REFUSE, **overrides: object) -> IotdbSink:
+        """As a driver makes it when it starts."""
+        options = IotdbOptions(
+            str(self.folder / f"receipts-{job}"), self.server.password, existing=existing, source_rows=self.source_rows
+        )
+        made = IotdbSink(self.config(**overrides), self.definition, job, options)
+        made.prepare()
+        return made
+
+    def read(self, sink: IotdbSink, ordinal: int, *rows: Row, epoch: int = 1, attempt: int = 0) -> ReadReceipt:
+        return sink.writer().write(Epoch(epoch), ordinal, attempt, [batch(self.definition, rows)])
+
+    def append(self, sink: IotdbSink, *rows: Row, epoch: int = 1, ordinal: int = 0) -> None:
+        sink.commit_reads(Epoch(epoch), [self.read(sink, ordinal, *rows, epoch=epoch)], [], self.plan())
+
+    def plan(self) -> SplitPlan:
+        return (
+            plan(self.definition, (0,), (10,), (20,), (1_000,))
+            if self.definition.key == ("id",)
+            else plan(self.definition)
+        )
+
+    def apply(self, sink: IotdbSink, *changes: Change, epoch: int = 1) -> None:
+        sink.apply(Epoch(epoch), window(self.definition, changes))
+
+    def slots(self) -> list[tuple[str, int, dict[str, Value]]]:
+        """What a plain reader sees: device without the database, time, points."""
+        session = self.server.session()
+        target = IotdbTarget(session, f"root.{self.database}.*.*", path={}, time=TimeColumn("at", int), measurements={})
+        found = [(device.removeprefix(f"root.{self.database}."), at, points) for device, at, points in target.slots()]
+        session.close()
+        return found
+
+    def rows(self) -> list[Row]:
+        """The same as readings, of a template without oddities, in key order."""
+        found: list[Row] = []
+        for device, at, points in self.slots():
+            region, sensor = device.split(".")
+            values = (region, int(sensor.removeprefix("s")), at, points.get("temp"), points.get("note"))
+            found.append((points.get("id"), *values) if self.definition.key == ("id",) else values)  # type: ignore[arg-type]
+        return sorted(found, key=repr)
+
+    def with_definition(self, definition: TableDefinition) -> IotdbCase:
+        return replace(self, definition=definition, database=f"{self.database}x")
+
+
+def window(definition: TableDefinition, changes: Sequence[Change]) -> MemoryChanges:
+    """Changes in the order of the log, as a merge hands them to this sink."""
+    names = [column.name for column in definition.columns]
+    rows = []
+    for pos, (op, before, after) in enumerate(changes):
+        image = dict(zip(names, after or before or (), strict=True))
+        if op is ChangeOp.DELETE:
+            image = {name: value if name in definition.key else None for name, value in image.items()}
+        old = {change.BEFORE_PREFIX + n: v for n, v in zip(names, before, strict=True)} if before else {}
+        place = {change.VNODE: 0, change.EPOCH: 1, change.FILE: 1, change.POS: pos, change.ROW: 0, change.HALF: 0}
+        rows.append({**place, change.OP: int(op), change.TIMESTAMP: 0, **image, **old})
+    return MemoryChanges(pa.Table.from_pylist(rows, schema=buffer_schema(definition)), definition.key)

@@ -1,0 +1,289 @@
+"""A job running in a thread of the test, on the shared Spark session: steered by the real commands, watched from outside.
+
+A case costs seconds instead of the start of a JVM. What happens at the seams is under the test's control: `Seams` notes every order of
+the coordinator, can hold one until the test lets it go, and can make one fail, as a database or a disk would.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from devkit.comparer import Difference
+from devkit.errors import DevkitError
+from devkit.mysql import SqlServer
+from devkit.orders import WorkloadTable, create_orders_table, quote
+from devkit.waiting import wait_for
+from devkit.writer import Workload
+from progress.report import Report
+from progress.state import BackfillState, Failure
+from tests.system.job_case import JobCase
+from vnode_backfill import actions, opening, steering
+from vnode_backfill.actions import Moment, Performer, Services
+from vnode_backfill.config import Config, load_config
+from vnode_backfill.coordinator import Coordinator
+from vnode_backfill.errors import BackfillError
+from vnode_backfill.job import BackfillJob, Until
+from vnode_backfill.places import buffer_path, state_store
+from vnode_backfill.protocol import Action
+from vnode_backfill.status import read_report
+from vnode_backfill.throttle import SourceThrottle
+from vnode_backfill.watching import Watch
+
+Fault = Callable[[Moment, Action], BaseException | None]
+
+
+@dataclass
+class Seams:
+    """Called before and after every order that is carried out; `orders` are those that were begun."""
+
+    orders: list[Action] = field(default_factory=list)
+    fault: Fault = lambda _moment, _action: None
+    _held: type[Action] | None = None
+    _reached: threading.Event = field(default_factory=threading.Event)
+    _go: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, moment: Moment, action: Action) -> None:
+        if moment == "before":
+            self.orders.append(action)
+            if self._held is not None and isinstance(action, self._held):
+                self._reached.set()
+                self._go.wait(60)
+        error = self.fault(moment, action)
+        if error is not None:
+            raise error
+
+    @contextmanager
+    def holding(self, order: type[Action]) -> Iterator[None]:
+        """From the next order of this kind on none is carried out until the block ends; the block begins when one waits."""
+        self._go.clear()
+        self._reached.clear()
+        self._held = order
+        try:
+            assert self._reached.wait(60), f"no {order.__name__} was ordered"
+            yield
+        finally:
+            self._held = None
+            self._go.set()
+
+
+@dataclass
+class Watched:
+    """Shows progress as a run does, and keeps what was shown."""
+
+    watch: Watch
+    reports: list[Report]
+    coordinator: Coordinator | None = None
+    saved: list[BackfillState] = field(default_factory=list)
+
+    def look(self, coordinator: Coordinator, performer: Performer) -> None:
+        self._keep(coordinator)
+        self.watch.look(coordinator, performer)
+
+    def close(self, coordinator: Coordinator, performer: Performer) -> None:
+        self._keep(coordinator)
+        self.watch.close(coordinator, performer)
+
+    def _keep(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+        if not self.saved or self.saved[-1].revision != coordinator.saved.revision:
+            self.saved.append(coordinator.saved)
+
+
+@dataclass
+class Shown:
+    """A reporter that keeps every report."""
+
+    reports: list[Report]
+
+    def show(self, report: Report) -> None:
+        self.reports.append(report)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+@dataclass
+class LiveJob:
+    """One job; `start` runs a driver in a thread, `stop` asks it to stop as an operator would. May be started again."""
+
+    spark: SparkSession
+    case: JobCase
+    table: WorkloadTable
+    seams: Seams = field(default_factory=Seams)
+    reports: list[Report] = field(default_factory=list)
+    runs: list[Watched] = field(default_factory=list)
+    failure: Failure | None = None
+    error: BaseException | None = None
+    _thread: threading.Thread | None = None
+
+    @property
+    def config(self) -> Config:
+        return load_config(self.case.config, {})
+
+    def start(self, until: Until = Until.STOPPED) -> Self:
+        """Open the job as `run` does, and go on in a thread."""
+        self.failure = self.error = None
+        config = self.config
+        opened = opening.open_job(config, task_slots=None, asked_vnodes=None)
+        watched = Watched(Watch(config, opened, "quiet", Shown(self.reports)), self.reports)
+        services = Services(
+            config, self.spark, opened.table, opening.delta_sink(config, opened.record, opened.store),
+            opening.change_buffer(config, opened.record, opened.store), opened.store,
+            SourceThrottle(config.limits.throttle, opened.table), watched.watch.metrics,
+        )  # fmt: skip
+        self.runs.append(watched)
+        actions.seam = self.seams
+        job = BackfillJob(services, opened.state, opened.plan, watched)
+
+        def drive() -> None:
+            try:
+                _, self.failure = job.run(until)
+            except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+                self.error = error
+            finally:
+                opened.store.release()
+
+        self._thread = threading.Thread(target=drive, name="driver")
+        self._thread.start()
+        return self
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def coordinator(self) -> Coordinator:
+        found = self.runs[-1].coordinator
+        assert found is not None
+        return found
+
+    @property
+    def state(self) -> BackfillState:
+        """What is committed, read from the tables."""
+        loaded = state_store(self.config).load()
+        assert loaded is not None
+        return loaded.state
+
+    def report(self) -> Report:
+        """What `status` shows."""
+        return read_report(self.config)
+
+    def shown(self) -> Report:
+        """What the run shows now."""
+        return self.reports[-1]
+
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
+        """Wait for a condition of a job that runs; a job that ended is an error."""
+
+        def holds() -> bool:
+            if condition():
+                return True
+            if not self.running:
+                raise DevkitError(f"the job ended before: {what}", detail=str(self.failure or self.error))
+            return False
+
+        wait_for(holds, what, seconds=seconds, state=lambda: self.reports[-1:] or "no report")
+
+    def until_live(self) -> None:
+        self.until(lambda: self.state.is_live, "live")
+
+    def until_answered(self) -> None:
+        """Every request has been acted on."""
+        self.until(lambda: all(r.epoch is not None for r in self.report().requests), "requests answered")
+
+    def until_ended(self) -> None:
+        """The driver has ended by itself."""
+        wait_for(lambda: not self.running, "the driver ended", seconds=90, state=lambda: self.reports[-1:])
+
+    def ask(self, command: Callable[[Config], int]) -> None:
+        """Make a request and wait until it was acted on."""
+        assert command(self.config) == 0
+        self.until_answered()
+
+    def stop(self) -> None:
+        """Ask for a stop and wait for the end; whatever went wrong is raised."""
+        if self.running:
+            steering.stop(self.config)
+        self.until_ended()
+        self.raise_errors()
+
+    def raise_errors(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self.failure is not None:
+            raise BackfillError(self.failure.message, detail=self.failure.detail, hint=self.failure.hint)
+
+    def abandon(self) -> None:
+        """End the thread of a failed test, so that the next one has the Spark session for itself."""
+        if self.running:
+            self.seams.fault = lambda _moment, _action: None
+            steering.stop(self.config)
+            self.until_ended()
+
+    def versions(self) -> dict[str, int]:
+        """The newest version of every table of the job."""
+        folder = Path(state_store(self.config).folder)
+        paths = [folder / name for name in ("jobs", "plan", "checkpoints", "requests")]
+        paths += [Path(buffer_path(self.config)), self.case.lake]
+        return {path.name: DeltaTable(str(path)).version() for path in paths if (path / "_delta_log").exists()}
+
+    def differences(self) -> list[Difference]:
+        return self.case.differences()
+
+    def assert_equal(self) -> None:
+        differences = self.differences()
+        assert differences == [], f"{len(differences)} differences, the first: {differences[:3]}"
+
+
+@contextmanager
+def live_job(
+    spark: SparkSession,
+    server: SqlServer,
+    folder: Path,
+    *,
+    rows: int = 6000,
+    settings: dict[str, object] | None = None,
+) -> Iterator[LiveJob]:
+    """A table of `rows` rows with gaps between its keys, and the job that copies it; not started yet."""
+    database = f"live_{folder.name.replace('-', '_')}"[:60]
+    with server.connect() as connection:
+        with connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {quote(database)}")
+        table = create_orders_table(connection, rows, 7, database=database, key_step=3)
+    limits = {"backoff": "100ms", "max_backoff": "400ms", "range_rows": 200}
+    given = dict(settings or {})
+    limits_given = given.pop("limits", {})
+    assert isinstance(limits_given, dict)
+    case = JobCase(server, folder, database, settings={**given, "limits": {**limits, **limits_given}})
+    job = LiveJob(spark, case, table)
+    try:
+        yield job
+    finally:
+        job.abandon()
+        actions.seam = actions.no_seam
+        if server.running:
+            with server.connect() as connection, connection.cursor() as cursor:
+                cursor.execute(f"DROP DATABASE IF EXISTS {quote(database)}")
+
+
+@contextmanager
+def writing(job: LiveJob, *, rate: float = 150, seed: int = 5) -> Iterator[Workload]:
+    """Live traffic of every kind on the job's table while the block lasts: deletes, key changes, swaps, rollbacks."""
+    case = job.case
+    workload = Workload(
+        lambda: case.server.connect(case.database), job.table, seed=seed, rate=rate, large_rows=100
+    )  # fmt: skip
+    with workload:
+        yield workload
+
+
+def never_falls(values: Sequence[float]) -> bool:
+    return all(before <= after for before, after in zip(values, values[1:], strict=False))

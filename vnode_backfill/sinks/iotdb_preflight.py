@@ -1,0 +1,140 @@
+"""What is looked at before a job writes to IoTDB: the server's settings, and whether the table fits them.
+
+Nothing is written. Every finding is returned, the good ones too; the gate is the caller's. What the server does not tell is said
+to be unknown, not assumed. Levels and fields are those of the job's own preflight, which lies above the sinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from vnode_backfill.columns import Kind, TableDefinition
+from vnode_backfill.config import Duplicates, IotdbSinkConfig
+from vnode_backfill.errors import ConfigError, SinkError
+from vnode_backfill.sinks.iotdb import address_of, check_series, existing_series
+from vnode_backfill.sinks.iotdb_mapping import PointMapping
+from vnode_backfill.sinks.iotdb_session import IotdbSession
+from vnode_backfill.sinks.iotdb_values import Precision
+
+_DIGITS = {Precision.MILLISECONDS: 3, Precision.MICROSECONDS: 6, Precision.NANOSECONDS: 9}
+_SETTINGS = ("SHOW VARIABLES", "SHOW CONFIGURATION")
+
+
+class Level(StrEnum):
+    """What a finding means for the job."""
+
+    REFUSED = "refused"
+    WARNING = "warning"
+    OK = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFinding:
+    """One check's result. `check` is a stable name; `fix` is empty if nothing is to be done."""
+
+    level: Level
+    check: str
+    fact: str
+    fix: str = ""
+
+
+def inspect_iotdb(config: IotdbSinkConfig, definition: TableDefinition, password: str) -> tuple[TargetFinding, ...]:
+    """Ask the server and judge. A server that cannot be reached is a finding too."""
+    session = IotdbSession(address_of(config, password))
+    try:
+        return tuple(_inspect(session, config, definition))
+    except SinkError as error:
+        fact = f"{error.message}: {error.detail}"
+        return (TargetFinding(Level.REFUSED, "iotdb.server", fact, error.hint or "correct sink.iotdb and try again"),)
+    finally:
+        session.close()
+
+
+def _inspect(session: IotdbSession, config: IotdbSinkConfig, definition: TableDefinition) -> Iterator[TargetFinding]:
+    version = (session.ask("SHOW VERSION") or [("unknown",)])[0][0]
+    yield TargetFinding(Level.OK, "iotdb.server", f"IoTDB {version} answers at {config.host}:{config.port}")
+    yield _wal_mode(session)
+    precision = session.precision()
+    try:
+        mapping = PointMapping.of(config, definition, precision)
+    except ConfigError as error:
+        yield TargetFinding(Level.REFUSED, "iotdb.mapping", error.message, error.hint or error.detail)
+        return
+    yield _shown(mapping)
+    yield from _times(mapping)
+    yield _identity(mapping, config)
+    yield _types(session, mapping)
+    yield _alignment(config)
+
+
+def _wal_mode(session: IotdbSession) -> TargetFinding:
+    fix = "set wal_mode=SYNC in iotdb-system.properties and restart the DataNodes"
+    found = ""
+    for statement in _SETTINGS:
+        try:
+            rows = session.ask(statement)
+        except SinkError:
+            # Not every version knows every statement.
+            continue
+        named = {(row[0] or "").replace("_", "").lower(): row[1] or "" for row in rows if len(row) > 1}
+        found = found or named.get("walmode", "")
+    if not found:
+        fact = (
+            "the server does not tell its wal_mode; with ASYNC, the default, a killed server loses acknowledged points"
+        )
+        return TargetFinding(Level.WARNING, "iotdb.wal_mode", fact, fix)
+    if found.upper() == "SYNC":
+        return TargetFinding(Level.OK, "iotdb.wal_mode", "wal_mode is SYNC")
+    fact = f"wal_mode is {found}: a killed server loses points it had acknowledged"
+    return TargetFinding(Level.WARNING, "iotdb.wal_mode", fact, fix)
+
+
+def _shown(mapping: PointMapping) -> TargetFinding:
+    names = ", ".join(f"{each.name} {each.kind.upper()}" for each in mapping.measurements)
+    return TargetFinding(
+        Level.OK, "iotdb.mapping", f"rows become {mapping.template.text} at {mapping.time} with {names}"
+    )
+
+
+def _times(mapping: PointMapping) -> Iterator[TargetFinding]:
+    """Columns that can hold more digits than the server keeps; their values are checked one by one when they are written."""
+    digits = _DIGITS[mapping.precision]
+    yield TargetFinding(Level.OK, "iotdb.precision", f"the server counts time in {mapping.precision}")
+    instants = {mapping.time, *(each.column for each in mapping.measurements if each.kind == "timestamp")}
+    for column in mapping.definition.columns:
+        finer = column.kind in (Kind.DATETIME, Kind.TIMESTAMP) and column.scale > digits
+        if finer and column.name in instants:
+            fact = f"column {column.name} can hold {column.scale} digits of a second, the server keeps {digits}; rows that use more are rejected"
+            fix = (
+                f"a server with timestamp_precision=us, or sink.iotdb.types: {{{column.name}: text}} for a measurement"
+            )
+            yield TargetFinding(Level.WARNING, "iotdb.precision", fact, fix)
+
+
+def _identity(mapping: PointMapping, config: IotdbSinkConfig) -> TargetFinding:
+    if not mapping.owner:
+        return TargetFinding(Level.OK, "iotdb.identity", "device and time tell the key of a row")
+    names = ", ".join(each.name for each in mapping.owner)
+    policy = "stop the job" if config.duplicates is Duplicates.ERROR else "let the last one win"
+    fact = f"the key of a point is told by {names}; two keys on one device and time {policy}"
+    return TargetFinding(Level.OK, "iotdb.identity", fact)
+
+
+def _types(session: IotdbSession, mapping: PointMapping) -> TargetFinding:
+    series = existing_series(session, mapping)
+    try:
+        check_series(mapping, series)
+    except SinkError as error:
+        return TargetFinding(Level.REFUSED, "iotdb.types", f"{error.message}: {error.detail}", error.hint)
+    return TargetFinding(
+        Level.OK, "iotdb.types", f"{len(series)} series exist below the template, none with another type"
+    )
+
+
+def _alignment(config: IotdbSinkConfig) -> TargetFinding:
+    if not config.aligned:
+        return TargetFinding(Level.OK, "iotdb.aligned", "devices are not aligned")
+    fact = "devices are aligned: servers were seen to return stale values of aligned devices after rows were rewritten with NULLs"
+    return TargetFinding(Level.WARNING, "iotdb.aligned", fact, "sink.iotdb.aligned: false")
