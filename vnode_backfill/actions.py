@@ -297,8 +297,15 @@ class Performer:
         table = self.services.table
         written, visible = table.written_offset(), table.visible_offset()
         self.seen.written = written
-        rows = int(self.pace.rows_per_second * self._epoch_seconds)
+        rows = int(self._rows_per_second() * self._epoch_seconds)
         self.barriers.tell(Sampled(Sample(written, visible, rows, hold=bool(self.seen.throttled_by)), action.ticket))
+
+    def _rows_per_second(self) -> float:
+        """What a worker can read: as measured, and no more than its share of a limit."""
+        limit = self.state.controls.rows_per_second
+        return (
+            min(self.pace.rows_per_second, limit / len(self.state.assignment)) if limit else self.pace.rows_per_second
+        )
 
     def _restart(self, attempt: int) -> None:
         """End everything of the failed attempt, wait (longer each time, and not all drivers alike), and report."""

@@ -108,6 +108,13 @@ class DeltaLog:
         self._check_generation(table)
         self._write(table, (), files, {}, "{}")
 
+    def rearrange(self, table: DeltaTable, added: Sequence[FileReceipt], removed: Sequence[DataFile]) -> None:
+        """Let files take the place of others that hold the same rows. Readers of changes see none.
+
+        Belongs to no epoch and no driver: whoever does it, the rows stay what they are.
+        """
+        self._write_actions(table, _actions(added, removed, data_change=False), {}, "{}")
+
     def note(self, table: DeltaTable, kind: str, epoch: Epoch) -> str | None:
         """What this epoch's commit of this kind said of itself, or None if it has not landed."""
         if not self.landed(table, kind, epoch):
@@ -166,18 +173,18 @@ class DeltaLog:
         transactions: dict[str, int],
         told: str,
     ) -> None:
-        now = int(time.time() * 1000)
         if self.generation:
             transactions = {**transactions, self._app("driver"): self.generation}
+        self._write_actions(table, _actions(added, removed, data_change=True), transactions, told)
+
+    def _write_actions(
+        self, table: DeltaTable, actions: list[AddAction | RemoveAction], transactions: dict[str, int], told: str
+    ) -> None:
         properties = CommitProperties(
             max_commit_retries=0,
             custom_metadata={_NOTE: told},
             app_transactions=[Transaction(app, version) for app, version in transactions.items()],
         )
-        actions: list[AddAction | RemoveAction] = [
-            *(_add(receipt, now) for receipt in added),
-            *(_remove(file, now) for file in removed),
-        ]
         with storage_errors(f"{self.what} cannot be committed to at {self.storage.path}"):
             try:
                 table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
@@ -185,9 +192,16 @@ class DeltaLog:
                 raise OvertakenError(str(error)) from error
 
 
-def _add(receipt: FileReceipt, now: int) -> AddAction:
-    return AddAction(receipt.path, receipt.size, {}, now, data_change=True, stats=receipt.stats)
-
-
-def _remove(file: DataFile, now: int) -> RemoveAction:
-    return RemoveAction(path=file.path, data_change=True, deletion_timestamp=now, size=file.size, partition_values={})
+def _actions(
+    added: Sequence[FileReceipt], removed: Sequence[DataFile], *, data_change: bool
+) -> list[AddAction | RemoveAction]:
+    now = int(time.time() * 1000)
+    return [
+        *(AddAction(each.path, each.size, {}, now, data_change=data_change, stats=each.stats) for each in added),
+        *(
+            RemoveAction(
+                path=each.path, data_change=data_change, deletion_timestamp=now, size=each.size, partition_values={}
+            )
+            for each in removed
+        ),
+    ]

@@ -1,4 +1,4 @@
-"""A job running in a thread of the test, on the shared Spark session: steered by the real commands, watched from outside.
+"""A job running in a thread of the test, on the shared Spark session: steered by the real commands, run from outside.
 
 A case costs seconds instead of the start of a JVM. What happens at the seams is under the test's control: `Seams` notes every order of
 the coordinator, can hold one until the test lets it go, and can make one fail, as a database or a disk would.
@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -47,13 +48,14 @@ class Seams:
     orders: list[Action] = field(default_factory=list)
     fault: Fault = lambda _moment, _action: None
     _held: type[Action] | None = None
+    _when: Callable[[], bool] = lambda: True
     _reached: threading.Event = field(default_factory=threading.Event)
     _go: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, moment: Moment, action: Action) -> None:
         if moment == "before":
             self.orders.append(action)
-            if self._held is not None and isinstance(action, self._held):
+            if self._held is not None and isinstance(action, self._held) and self._when():
                 self._reached.set()
                 self._go.wait(60)
         error = self.fault(moment, action)
@@ -61,11 +63,11 @@ class Seams:
             raise error
 
     @contextmanager
-    def holding(self, order: type[Action]) -> Iterator[None]:
-        """From the next order of this kind on none is carried out until the block ends; the block begins when one waits."""
+    def holding(self, order: type[Action], when: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Orders of this kind wait until the block ends, from the first one on for which `when` holds: then the block begins."""
         self._go.clear()
         self._reached.clear()
-        self._held = order
+        self._held, self._when = order, when
         try:
             assert self._reached.wait(60), f"no {order.__name__} was ordered"
             yield
@@ -75,11 +77,10 @@ class Seams:
 
 
 @dataclass
-class Watched:
-    """Shows progress as a run does, and keeps what was shown."""
+class Run:
+    """One driver's run: shows progress as a run does, and keeps every state that was committed."""
 
     watch: Watch
-    reports: list[Report]
     coordinator: Coordinator | None = None
     saved: list[BackfillState] = field(default_factory=list)
 
@@ -119,7 +120,7 @@ class LiveJob:
     table: WorkloadTable
     seams: Seams = field(default_factory=Seams)
     reports: list[Report] = field(default_factory=list)
-    runs: list[Watched] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     failure: Failure | None = None
     error: BaseException | None = None
     _thread: threading.Thread | None = None
@@ -133,15 +134,15 @@ class LiveJob:
         self.failure = self.error = None
         config = self.config
         opened = opening.open_job(config, task_slots=None, asked_vnodes=None)
-        watched = Watched(Watch(config, opened, "quiet", Shown(self.reports)), self.reports)
+        run = Run(Watch(config, opened, "quiet", Shown(self.reports)))
         services = Services(
             config, self.spark, opened.table, opening.delta_sink(config, opened.record, opened.store),
             opening.change_buffer(config, opened.record, opened.store), opened.store,
-            SourceThrottle(config.limits.throttle, opened.table), watched.watch.metrics,
+            SourceThrottle(config.limits.throttle, opened.table), run.watch.metrics,
         )  # fmt: skip
-        self.runs.append(watched)
+        self.runs.append(run)
         actions.seam = self.seams
-        job = BackfillJob(services, opened.state, opened.plan, watched)
+        job = BackfillJob(services, opened.state, opened.plan, run)
 
         def drive() -> None:
             try:
@@ -164,6 +165,16 @@ class LiveJob:
         found = self.runs[-1].coordinator
         assert found is not None
         return found
+
+    @property
+    def committed(self) -> list[BackfillState]:
+        """Every state the last driver has loaded or committed, oldest first."""
+        return self.runs[-1].saved
+
+    def rescaled(self) -> tuple[BackfillState, BackfillState]:
+        """The commits before and with the last change of the bitmaps."""
+        pairs = list(pairwise(self.committed))
+        return next(p for p in reversed(pairs) if p[0].assignment_generation != p[1].assignment_generation)
 
     @property
     def state(self) -> BackfillState:
@@ -286,4 +297,4 @@ def writing(job: LiveJob, *, rate: float = 150, seed: int = 5) -> Iterator[Workl
 
 
 def never_falls(values: Sequence[float]) -> bool:
-    return all(before <= after for before, after in zip(values, values[1:], strict=False))
+    return all(before <= after for before, after in pairwise(values))

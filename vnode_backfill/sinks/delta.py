@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import numpy as np
@@ -31,9 +31,18 @@ from vnode_backfill.errors import SinkUnavailableError
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.sinks import ReadReceipt, TaskRunner, Weighing, receipts_from_json, receipts_to_json
 from vnode_backfill.sinks.changes import Changes, ChangeSlice
+from vnode_backfill.sinks.delta_compaction import (
+    Compacted,
+    CompactionPolicy,
+    Joined,
+    Joiner,
+    compaction_due,
+    oldest_kept,
+    sweep_staged,
+)
 from vnode_backfill.sinks.delta_keys import bounds_as_keys, extremes, may_hold
 from vnode_backfill.sinks.delta_rewrite import Ints, Removal, Rewrite, Rewriter, Rewritten, in_threads
-from vnode_backfill.sinks.delta_target import Target, overtaken_is_retryable, target_schema, whole_hours
+from vnode_backfill.sinks.delta_target import Target, target_schema, whole_hours
 from vnode_backfill.vnode import Key
 
 MEGABYTE = 1024 * 1024
@@ -155,9 +164,21 @@ class DeltaSink:
 
     def apply(self, epoch: Epoch, changes: Changes, tasks: TaskRunner | None = None) -> None:
         """Changes that meet a row rewrite its file, the others become new files; one commit. Where nothing changes there is none."""
-        table = self._log.open()
-        if self._log.landed(table, _MERGE, epoch) or not changes.rows:
+        if not changes.rows:
             return
+        for _ in range(_TRIES):
+            table = self._log.open()
+            if self._log.landed(table, _MERGE, epoch):
+                return
+            try:
+                self._merge(table, epoch, changes, tasks)
+            except OvertakenError:
+                # What was found in the files no longer counts: a compaction has put other files in their place.
+                continue
+            return
+        raise SinkUnavailableError(f"the merge of epoch {epoch} was overtaken by other commits {_TRIES} times")
+
+    def _merge(self, table: DeltaTable, epoch: Epoch, changes: Changes, tasks: TaskRunner | None) -> None:
         rewriter = self._rewriter(epoch)
         touched = [(file, changes.within(file)) for file in self._log.files(table, self._definition.key)]
         rewrites = [Rewrite(file, part) for file, part in touched if part is not None]
@@ -170,8 +191,7 @@ class DeltaSink:
         added = [file for files in (*(each.files for each in rewritten), *inserted) for file in files]
         removed = [each.removed for each in rewritten if each.removed is not None]
         if added or removed:
-            with overtaken_is_retryable():
-                self._log.commit(table, _MERGE, epoch, added, removed)
+            self._log.commit(table, _MERGE, epoch, added, removed)
 
     def merged(self, epoch: Epoch) -> bool:
         return self._log.landed(self._log.open(), _MERGE, epoch)
@@ -187,12 +207,42 @@ class DeltaSink:
             keys.extend(extremes(parts, columns, weights))
         return keys
 
+    def compact(self, policy: CompactionPolicy, tasks: TaskRunner | None = None) -> Compacted | None:
+        """Join small neighbours, a bounded part of them, in one commit; None where nothing is due. The rows stay the same.
+
+        May be called while a job writes to the table, from any process: a join whose files are gone meanwhile is let go.
+        """
+        plan = compaction_due(self._log.files(self._log.open(), self._definition.key), policy)
+        if plan is None:
+            return None
+        joiner = Joiner(self._storage, self._schema, self._layout)
+        return self._put_in_place((tasks or in_threads)(joiner.join, plan.step()))
+
+    def _put_in_place(self, joined: Sequence[Joined]) -> Compacted:
+        for _ in range(_TRIES):
+            table = self._log.open()
+            there = {file.path for file in self._log.files(table, ())}
+            held = [each for each in joined if all(file.path in there for file in each.removed)]
+            removed = [file for each in held for file in each.removed]
+            added = [file for each in held for file in each.added]
+            try:
+                if removed:
+                    self._log.rearrange(table, added, removed)
+            except OvertakenError:
+                continue
+            return Compacted(len(removed), len(added), sum(file.size for file in added))
+        raise SinkUnavailableError(f"a compaction was overtaken by other commits {_TRIES} times")
+
     def sweep(self) -> list[str]:
-        """Delete files that no version within the retention refers to, those that were never committed included."""
+        """Delete files that no version within the retention refers to, those that were never committed included.
+
+        No file that is younger goes, whatever it is: a task may be writing it now. Nor do staged changes.
+        """
         table = self._log.open()
         with storage_errors(f"{self._storage.path} cannot be swept"):
             hours = whole_hours(self._retention)
-            return table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)
+            swept = table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)
+        return [*swept, *sweep_staged(self._storage, oldest_kept(datetime.now(UTC), self._retention))]
 
     def close(self) -> None:
         """Nothing is held open between calls."""

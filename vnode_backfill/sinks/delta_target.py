@@ -4,15 +4,19 @@ What must be true: a job writes only into a table that holds no row of anybody e
 its files exactly. The commit that makes a table the job's own carries the job's id (`prepare`), so that the question is asked once: a
 job taken up again finds its own mark, also where `replace` is set, and never empties what it has written itself.
 
+A job that follows the log after another one's copy writes into a table full of rows that are not its own. It may, if the table is that
+job's and nobody has taken it over before (`take_over`). The commit that says so also ends the copying job's right to write, for good.
+
 Every column is nullable, because a NOT NULL column beside a `timestamp_ntz` needs a table feature that `deltalake` does not declare, and
 Spark then refuses the table. No deletion vectors, no column mapping: every reader of Delta reads the table.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
 
@@ -26,6 +30,8 @@ from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import SinkError, SinkUnavailableError
 
 _PREPARE, _ONCE = "prepare", Epoch(1)
+_FOR_GOOD = 2**53
+"""The generation of a driver that no other can follow: of a job whose table was handed over."""
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
 _KNOWN_FEATURES = frozenset({"timestampNtz", "appendOnly", "invariants", "vacuumProtocolCheck"})
 
@@ -133,6 +139,32 @@ class Target:
         new = {field.name: field.type for field in self.schema}
         wrong = [name for name in {**old, **new} if old.get(name) != new.get(name)]
         return "; ".join(f"column {name} is {old.get(name)} there and {new.get(name)} here" for name in wrong)
+
+
+def take_over(log: DeltaLog, before: str, successor: str) -> bool:
+    """Make the table of job `before` this one's own, rows included; False if it is not that job's table. A second call changes nothing.
+
+    `successor` names the job beyond its id: one that was killed before it came to exist tries again with another id.
+    """
+    table = log.find()
+    theirs = replace(log, job_id=before, generation=_FOR_GOOD)
+    if table is None or not theirs.landed(table, _PREPARE, _ONCE):
+        return False
+    handover = f"handover-{hashlib.sha256(successor.encode()).hexdigest()[:16]}"
+    if not theirs.landed(table, handover, _ONCE):
+        if table.transaction_version(f"{before}/driver") == _FOR_GOOD:
+            raise SinkError(
+                f"{log.storage.path} was handed over to another job already",
+                detail=f"Job {successor} would be the second one to write to it.",
+                hint="Go on with the job that has it; two jobs must not write to one target.",
+            )
+        with overtaken_is_retryable():
+            theirs.commit(table, handover, _ONCE, (), note=successor)
+        table = log.open()
+    if not log.landed(table, _PREPARE, _ONCE):
+        with overtaken_is_retryable():
+            log.commit(table, _PREPARE, _ONCE, ())
+    return True
 
 
 def whole_hours(retention: timedelta) -> int:

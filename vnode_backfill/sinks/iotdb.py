@@ -154,10 +154,10 @@ class IotdbSink:
         settlement.undo_lost(epoch, files)
         new = [kind for kind in given if held[kind] is None and given[kind]]
         if new:
-            settlement.settle_reads(epoch, files)
             if _REPLACE in new:
                 stored = scan(settlement.writer, self.mapping.measurements)
                 settlement.clear_replaced(replaced, plan, weights, stored)
+            settlement.settle_reads(epoch, files)
             self._keep_rejected(_REJECTED_READS, epoch, self._claims.rejected(files))
         for kind in new:
             self._commit(self._log, kind, epoch, note=receipts_to_json(given[kind]))

@@ -79,7 +79,8 @@ class ClaimStore:
     def schema(self) -> pa.Schema:
         """Of slot files."""
         source = self.mapping.definition.arrow_schema
-        keys = [source.field(name) for name in self.mapping.definition.key] if self.mapping.owner else []
+        told = self.mapping.definition.key if self.mapping.owner else ()
+        keys = [source.field(name).with_nullable(True) for name in told]
         words = -(-len(self.mapping.measurements) // _BITS)
         return pa.schema(
             [(DEVICE, pa.string()), (TIME, pa.int64()), *keys, *((f"{_MISSING}{n}", pa.int64()) for n in range(words))]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -204,11 +205,9 @@ class IotdbSession:
     def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            try:
+            # The server forgets a session by itself; there is nothing to lose by it.
+            with suppress(IoTDBConnectionException, StatementExecutionException, TException, OSError):
                 session.close()
-            except (IoTDBConnectionException, StatementExecutionException, TException, OSError):
-                # The server forgets a session by itself; there is nothing to lose by it.
-                return
 
     def _run(self, what: str, action: Callable[[Session], Result]) -> Result:
         for attempt in range(1, _TRIES + 1):
@@ -257,7 +256,9 @@ def _frames(session: Session, statement: str) -> Iterator[tuple[list[str], pd.Da
             yield answer.get_column_names(), rows.data_frame
             rows.has_cached_data_frame, rows.data_frame = False, None
     finally:
-        answer.close_operation_handle()
+        # Whoever stopped reading may have lost the server; it forgets the question by itself.
+        with suppress(IoTDBConnectionException, TException, OSError):
+            answer.close_operation_handle()
 
 
 def _texts(session: Session, statement: str) -> Iterator[tuple[str | None, ...]]:

@@ -34,8 +34,8 @@ from vnode_backfill.sinks import FileReceipt, ReadReceipt, Weighing
 from vnode_backfill.sinks.iotdb_claims import DEVICE, TIME, ClaimStore, Clash, missing_in
 from vnode_backfill.sinks.iotdb_mapping import Measurement, PointMapping, Points
 from vnode_backfill.sinks.iotdb_session import StoredPoints
-from vnode_backfill.sinks.iotdb_values import Bools, converted
-from vnode_backfill.sinks.iotdb_window import slot_codes
+from vnode_backfill.sinks.iotdb_values import Bools, Ints, converted
+from vnode_backfill.sinks.iotdb_window import key_codes, slot_codes
 from vnode_backfill.sinks.iotdb_writing import PointWriter
 from vnode_backfill.vnode import Key
 
@@ -102,12 +102,18 @@ class Settlement:
         """Decide every slot on which reads and merge of the epoch met; none if slots tell their keys."""
         if not self.mapping.owner:
             return
-        clash = self.claims.conflicts(landed)
+        clash = self._tried_again(self.claims.conflicts(landed))
         merged = self.claims.merged(epoch)
         reads = self.claims.slots(_slot_files(landed))
         left = self.claims.slots([path for path in merged if "-left-" in path])
         wrote = self.claims.slots([path for path in merged if "-left-" not in path])
         self._settle([*self._of_clash(clash), *self._met(reads, wrote, left)], clash)
+
+    def _tried_again(self, clash: Clash) -> Clash:
+        """What is still in conflict now that nobody else writes: the holder may have gone in the meantime."""
+        points, _ = self.mapping.points(clash.rows)
+        found = self.writer.put(points) if len(points) else None
+        return joined(self.mapping, [found] if found is not None else [])
 
     def settle_merge(self, epoch: Epoch, clashes: Sequence[Clash]) -> None:
         """Decide the slots of rows that a merge did not write, and those that two of its parts wrote."""
@@ -139,10 +145,10 @@ class Settlement:
     def _clear(self, stored: Points, claims: pa.Table, claimed: Points) -> int:
         if not len(stored):
             return 0
-        codes, claimed_codes = slot_codes(stored, claimed)
-        row_of_slot = np.full(int(max(codes.max(), claimed_codes.max(initial=0))) + 1, -1, dtype=np.int64)
-        row_of_slot[claimed_codes] = np.arange(len(claimed))
-        rows = row_of_slot[codes]
+        codes, claimed_codes = self._codes_of_rows(stored, claimed)
+        row_of_code = np.full(int(max(codes.max(), claimed_codes.max(initial=0))) + 1, -1, dtype=np.int64)
+        row_of_code[claimed_codes] = np.arange(len(claimed))
+        rows = row_of_code[codes]
         self.writer.remove(stored.take(rows < 0))
         kept = stored.take(rows >= 0)
         cells: list[Bools] = []
@@ -151,6 +157,16 @@ class Settlement:
             cells.append(kept.values.column(each.name).is_valid().to_numpy() & missing[rows[rows >= 0]])
         self.writer.remove_cells(kept, cells)
         return int((rows < 0).sum()) + int(np.any(cells, axis=0).sum())
+
+    def _codes_of_rows(self, first: Points, second: Points) -> tuple[Ints, Ints]:
+        """Equal where slot and key are: a slot that now belongs to another key is not the one that was claimed."""
+        slots = np.concatenate(slot_codes(first, second))
+        if self.mapping.owner:
+            names = list(self.mapping.definition.key)
+            keys = key_codes(pa.concat_tables([first.rows.select(names), second.rows.select(names)]))
+            pairs = slots * (int(keys.max(initial=0)) + 1) + keys
+            slots = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
+        return slots[: len(first)], slots[len(first) :]
 
     def _of_clash(self, clash: Clash) -> Iterator[Contest]:
         points, _ = self.mapping.points(clash.rows)
@@ -178,6 +194,7 @@ class Settlement:
     def _settle(self, contests: Sequence[Contest], clash: Clash) -> None:
         if not contests:
             return
+        contests = _by_slot(contests)
         now = self._now(contests)
         shared = []
         for contest in contests:
@@ -313,6 +330,15 @@ def _owner_values(mapping: PointMapping, owner: Measurement, rows: pa.Table) -> 
     if owner.column is None:
         return pa.array([key_to_text(key) for key in mapping.keys(rows)], pa.string())
     return converted(rows.column(owner.column).combine_chunks(), owner.kind, mapping.precision).values
+
+
+def _by_slot(contests: Sequence[Contest]) -> list[Contest]:
+    keys: dict[Slot, set[Key]] = {}
+    departed: dict[Slot, set[Key]] = {}
+    for each in contests:
+        keys.setdefault(each.slot, set()).update(each.keys)
+        departed.setdefault(each.slot, set()).update(each.departed)
+    return [Contest(slot, frozenset(keys[slot]), frozenset(departed[slot] - keys[slot])) for slot in keys]
 
 
 def _last_of_slot(points: Points) -> Points:

@@ -142,10 +142,9 @@ class PointWriter:
                 keys.append(
                     self.mapping.stored_keys(block.devices, block.device[found], block.times[found], stored_owner)
                 )
-        empty = pa.schema(
-            [self.mapping.definition.arrow_schema.field(n) for n in self.mapping.definition.key]
-        ).empty_table()
-        stored_keys = pa.concat_tables([empty, *(table.cast(empty.schema) for table in keys)])
+        source = self.mapping.definition.arrow_schema
+        schema = pa.schema([source.field(name).with_nullable(True) for name in self.mapping.definition.key])
+        stored_keys = pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in keys)])
         return Holders(np.concatenate(places), np.concatenate(owns), stored_keys)
 
     def check_types(self, devices: Sequence[str]) -> None:

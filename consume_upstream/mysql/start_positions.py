@@ -1,0 +1,178 @@
+"""What the log of a server holds, and where in it a job may begin.
+
+What must be true: a job begins between two transactions. A position inside an event would be read as garbage, one inside a
+transaction would lose its beginning. The server checks neither reliably, so the file is walked from its start, which is a
+boundary, and the position must be met exactly while no transaction is open. Nothing is decoded on the way: what stands before a
+job's beginning is none of its business, DDL of the table included.
+
+- By time: a file's first event tells when the file was begun, and everything in the files before was logged earlier. So a
+  binary search finds the one file in which the moment may fall, and only from there on transactions are looked at. The log
+  has whole seconds, and a transaction carries the time its statement began; a moment is rounded down, so that none is left out.
+- By GTID: MySQL finds the first transaction outside a set itself. MariaDB tells the GTID position at the start of a file; the
+  last file that begins within the wanted position is walked. Transactions of the set that stand behind the point found are
+  applied again, in order; what a key is in the end does not change by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from consume_upstream.gtid import GtidSet, MariaDbGtidPosition, parse_gtids
+from consume_upstream.log import Transaction
+from consume_upstream.mysql.dump import DumpStream
+from consume_upstream.mysql.events import EventKind, LogPosition
+from consume_upstream.mysql.first_missing import first_missing_transaction
+from consume_upstream.mysql.log_reader import read_log
+from consume_upstream.mysql.server import MySqlTable
+from consume_upstream.mysql.session import ask
+from consume_upstream.offset import CdcOffset
+from vnode_backfill.errors import LogFormatError, SourceError
+from vnode_backfill.startup import FIRST_POSITION, LogFile, SourceLog
+
+__all__ = ["boundary_fault", "file_began_at", "position_after_gtids", "position_at_time", "read_source_log"]
+
+
+def read_source_log(table: MySqlTable, *, with_time: bool = False) -> SourceLog:
+    """What the log holds now; when its oldest file was begun only `with_time`, because that takes a dump."""
+    newest = table.written_offset()
+    with table.connect() as connection:
+        now = ask(connection, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now")[0]["now"]
+        rows = ask(connection, "SHOW BINARY LOGS")
+        files = tuple(LogFile(str(row["Log_name"]), int(row["File_size"] or 0)) for row in rows)
+        if table.identity.flavour == "mysql":
+            purged = str(ask(connection, "SELECT @@global.gtid_purged AS gtids")[0]["gtids"] or "").replace("\n", "")
+    if table.identity.flavour == "mariadb":
+        purged = str(_position_at_start(table, files[0])) if files else ""
+    return SourceLog(
+        server=table.identity.server,
+        files=files,
+        newest=newest,
+        now=datetime.fromisoformat(str(now)).replace(tzinfo=UTC),
+        purged_gtids=purged,
+        oldest_at=file_began_at(table, files[0].name) if with_time and files else None,
+    )
+
+
+def boundary_fault(table: MySqlTable, offset: CdcOffset, log: SourceLog) -> str:
+    """Why a position that the log holds is not between two transactions, with the boundaries around it; empty if it is."""
+    start, at = LogPosition(offset.file, FIRST_POSITION), LogPosition(offset.file, offset.pos)
+    try:
+        for _ in _transactions(table, start, at):
+            pass
+    except LogFormatError:
+        # Where the log itself is damaged, walking past the position fails too, and says so.
+        return _surroundings(table, offset, log)
+    return ""
+
+
+def position_at_time(table: MySqlTable, moment: datetime, log: SourceLog) -> CdcOffset:
+    """Where the first transaction of that second or later begins; the end of the log if there is none yet."""
+    second = int(moment.timestamp())
+
+    def only_before(index: int) -> bool:
+        """Whether everything in the file was logged before the moment."""
+        return file_began_at(table, log.files[index + 1].name).timestamp() < second
+
+    first = _first_false(len(log.files) - 1, only_before)
+    return _first_transaction(table, log, log.files[first], lambda found: found.timestamp >= second)
+
+
+def position_after_gtids(table: MySqlTable, text: str, log: SourceLog) -> CdcOffset:
+    """Where the first transaction outside the given ones begins; the end of the log if there is none."""
+    wanted = parse_gtids(text)
+    if isinstance(wanted, MariaDbGtidPosition):
+        held = _first_false(len(log.files) - 1, lambda index: _begins_within(table, log.files[index + 1], wanted))
+        return _first_transaction(table, log, log.files[held], lambda found: not wanted.holds(found.gtid))
+    return _after_gtid_set(table, wanted, log)
+
+
+def file_began_at(table: MySqlTable, file: str) -> datetime:
+    """When the file was begun, from its first event."""
+    stream = DumpStream(table.connect, table.server_ids[0], table.identity.flavour, LogPosition(file, FIRST_POSITION))
+    try:
+        for block in stream.blocks():
+            for index in range(len(block.offsets)):
+                event = block.event(index)
+                if event[4] == EventKind.FORMAT_DESCRIPTION:
+                    return datetime.fromtimestamp(int.from_bytes(event[:4], "little"), UTC)
+    finally:
+        stream.close()
+    raise LogFormatError(f"binlog file {file} does not begin with its description")
+
+
+def _after_gtid_set(table: MySqlTable, wanted: GtidSet, log: SourceLog) -> CdcOffset:
+    if any(":" in source for source, _ in wanted.sources):
+        raise SourceError(
+            f"the point after {wanted} cannot be found in the log",
+            detail="Tagged GTIDs cannot be searched for.",
+            hint="Give mysql.cdc.specific.file and pos instead.",
+        )
+    with table.connect() as connection:
+        missing = first_missing_transaction(connection, wanted)
+    if missing is None:
+        return log.newest
+    found = CdcOffset.at(log.server, missing.file, missing.pos)
+    return min(log.newest, found, key=lambda offset: offset.order)
+
+
+def _begins_within(table: MySqlTable, file: LogFile, wanted: MariaDbGtidPosition) -> bool:
+    return wanted.holds_all(_position_at_start(table, file))
+
+
+def _position_at_start(table: MySqlTable, file: LogFile) -> MariaDbGtidPosition:
+    """Every transaction of the files before this one."""
+    with table.connect() as connection:
+        asked = ask(connection, "SELECT BINLOG_GTID_POS(%s, %s) AS gtids", (file.name, FIRST_POSITION))
+    return MariaDbGtidPosition.parse(str(asked[0]["gtids"] or ""))
+
+
+def _first_false(count: int, holds: Callable[[int], bool]) -> int:
+    """The first of `count` indices for which a condition that never comes back no longer holds; `count` if it always does."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _first_transaction(
+    table: MySqlTable, log: SourceLog, file: LogFile, chosen: Callable[[Transaction], bool]
+) -> CdcOffset:
+    start, end = LogPosition(file.name, FIRST_POSITION), LogPosition(log.newest.file, log.newest.pos)
+    for transactions in _transactions(table, start, end):
+        for found in transactions:
+            if chosen(found):
+                number, pos = found.start
+                return replace(log.newest, number=number, pos=pos, gtids="")
+    return log.newest
+
+
+def _surroundings(table: MySqlTable, offset: CdcOffset, log: SourceLog) -> str:
+    last = FIRST_POSITION
+    start, end = LogPosition(offset.file, FIRST_POSITION), LogPosition(log.newest.file, log.newest.pos)
+    for transactions in _transactions(table, start, end):
+        for found in transactions:
+            if found.end is None:
+                continue
+            begin, close = found.start, found.end
+            if begin[0] > offset.number or begin[1] >= offset.pos:
+                return f"It lies inside an event. Transactions end at {last}, and begin at {begin[1]}."
+            if close[1] > offset.pos:
+                return f"It lies inside the transaction from {begin[1]} to {close[1]}; both ends are boundaries."
+            last = close[1]
+    return f"It lies inside an event. The last transaction before it ends at {last}."
+
+
+def _transactions(table: MySqlTable, start: LogPosition, stop: LogPosition) -> Iterator[Sequence[Transaction]]:
+    """Every transaction of the slice, in log order; rows and statements are left alone."""
+    batches = read_log(
+        table.connect, table.server_ids[0], table.definition, table.identity.flavour, start, stop,
+        skip_gtids=lambda _: True,
+    )  # fmt: skip
+    for batch in batches:
+        yield batch.transactions

@@ -1,0 +1,217 @@
+"""How the small files of a Delta table become files of the target size: neighbours in key order are joined, and nothing else changes.
+
+What must be true: the table holds the same rows before and after, also while a job writes to it, also after a kill -9. Why it is:
+
+- A data file never changes. So a join is right as long as every file it was made from is still part of the table, whatever else
+  was committed since; those that are not are let go, and their rows are where whoever removed them has put them.
+- What was joined becomes visible in one commit. Before it the new files are nobody's, and are swept up later.
+
+A table's files come in key order from the snapshot, one per range, and stay so when changes rewrite them in place. Rows with new keys in
+between make files whose bounds span many others; joined with a neighbour they would take its tight bounds away, so they are joined
+among themselves. Target 10, files as key bounds and size:
+
+    0-9 (4)   10-19 (3)   20-29 (2)   30-39 (4)   3-35 (1)   5-38 (1)   40-99 (9)
+    └──────── 0-29 (9) ────────┘      30-39 (4)   └─ 3-38 (2) ─┘        40-99 (9)
+
+Bounds are compared as Python compares them, text by its characters: the order that Delta's readers prune by, not a collation's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from vnode_backfill.delta_files import (
+    FileLayout,
+    FileReceipt,
+    Storage,
+    Value,
+    read_batches,
+    storage_errors,
+    unique_stem,
+    write_files,
+)
+from vnode_backfill.delta_log import DataFile
+from vnode_backfill.errors import LawBrokenError
+from vnode_backfill.sinks.changes import STAGED_FOLDER, comparable
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsAllComparisons
+
+STEP_BYTES = 256 * 1024 * 1024
+"""So much is joined between two epochs of a live job: about three seconds of two cores, and the changes wait no longer."""
+_WIDE = 8
+"""A file is wide if so many others begin and so many others end within its bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPolicy:
+    """When to join and how far: begin above `small_files` files of less than half the target size."""
+
+    target_size: int
+    small_files: int
+
+    @classmethod
+    def on_request(cls, target_size: int) -> CompactionPolicy:
+        """Join whatever can be joined."""
+        return cls(target_size, small_files=1)
+
+    def is_small(self, file: DataFile) -> bool:
+        """Two small files fit into one of the target size, so of a row of neighbours at most the last one stays small."""
+        return file.size * 2 < self.target_size
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """Which files to join: of each group one file is made; no file is in two groups."""
+
+    groups: tuple[tuple[DataFile, ...], ...]
+
+    @property
+    def files(self) -> int:
+        return sum(map(len, self.groups))
+
+    def step(self, limit: int = STEP_BYTES) -> tuple[tuple[DataFile, ...], ...]:
+        """The first groups, at least one, whose files have no more than `limit` bytes together."""
+        taken: list[tuple[DataFile, ...]] = []
+        size = 0
+        for group in self.groups:
+            size += sum(file.size for file in group)
+            if taken and size > limit:
+                break
+            taken.append(group)
+        return tuple(taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Files that were read, and what holds their rows now; nothing is visible yet."""
+
+    removed: tuple[DataFile, ...]
+    added: tuple[FileReceipt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a step has changed: no file where the job was faster with all of them."""
+
+    removed: int
+    added: int
+    bytes: int
+
+
+def compaction_due(files: Sequence[DataFile], policy: CompactionPolicy) -> CompactionPlan | None:
+    """What to join, or None if there are not enough small files, or none that could be joined."""
+    small = [file for file in files if policy.is_small(file)]
+    if len(small) <= policy.small_files:
+        return None
+    bounded = sorted((each for each in map(_Bounded.of, small) if each is not None), key=lambda each: each.order)
+    wide = _wide(bounded)
+    unknown = sorted((file for file in small if _Bounded.of(file) is None), key=lambda file: file.path)
+    runs = (
+        [each.file for each in bounded if each.file.path not in wide],
+        [each.file for each in bounded if each.file.path in wide],
+        unknown,
+    )
+    groups = tuple(group for run in runs for group in _groups(run, policy.target_size))
+    return CompactionPlan(groups) if groups else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """A file whose smallest and largest first key column are known."""
+
+    file: DataFile
+    low: SupportsAllComparisons
+    high: SupportsAllComparisons
+    order: tuple[SupportsAllComparisons, ...]
+
+    @classmethod
+    def of(cls, file: DataFile) -> _Bounded | None:
+        low, high = (bounds[0] if bounds else None for bounds in (file.low, file.high))
+        if low is None or high is None:
+            return None
+        order = (*_comparable(file.low), *_comparable(file.high), file.path)
+        return cls(file, comparable(low), comparable(high, up=True), order)
+
+
+def _comparable(bounds: Sequence[Value | None]) -> Iterator[SupportsAllComparisons]:
+    """As far as all bounds of the key are known, each in a form that an unknown one comes before."""
+    for bound in bounds:
+        yield (bound is not None, 0 if bound is None else comparable(bound))
+
+
+def _wide(files: Sequence[_Bounded]) -> frozenset[str]:
+    lows, highs = sorted(each.low for each in files), sorted(each.high for each in files)
+
+    def within(bounds: list[SupportsAllComparisons], each: _Bounded) -> int:
+        return bisect_left(bounds, each.high) - bisect_right(bounds, each.low)
+
+    return frozenset(each.file.path for each in files if min(within(lows, each), within(highs, each)) >= _WIDE)
+
+
+def _groups(files: Sequence[DataFile], target_size: int) -> Iterator[tuple[DataFile, ...]]:
+    """Neighbours, as many as fit the target size; a file alone needs no joining."""
+    group: list[DataFile] = []
+    size = 0
+    for file in files:
+        if group and size + file.size > target_size:
+            if len(group) > 1:
+                yield tuple(group)
+            group, size = [], 0
+        group.append(file)
+        size += file.size
+    if len(group) > 1:
+        yield tuple(group)
+
+
+@dataclass(frozen=True, slots=True)
+class Joiner:
+    """Writes the rows of many files into one, in their order, a bounded number of rows at a time; can be pickled."""
+
+    storage: Storage
+    schema: pa.Schema
+    layout: FileLayout
+
+    def join(self, files: Sequence[DataFile]) -> Joined:
+        with storage_errors(f"{len(files)} files cannot be joined in {self.storage.path}"):
+            # Room for rows that another writer has packed more tightly: they shall become one file all the same.
+            layout = replace(self.layout, file_bytes=2 * self.layout.file_bytes)
+            added = write_files(self.storage, unique_stem("compacted"), self.schema, self._rows(files), layout)
+        joined = Joined(tuple(files), added)
+        _check_rows(joined)
+        return joined
+
+    def _rows(self, files: Sequence[DataFile]) -> Iterator[pa.Table]:
+        for file in files:
+            yield from read_batches(self.storage, file.path, self.schema)
+
+
+def _check_rows(joined: Joined) -> None:
+    known = [file.rows for file in joined.removed if file.rows is not None]
+    written = sum(receipt.rows for receipt in joined.added)
+    if written < sum(known) or (len(known) == len(joined.removed) and written != sum(known)):
+        raise LawBrokenError(f"{len(joined.removed)} files of {sum(known)} rows were joined to {written} rows")
+
+
+def sweep_staged(storage: Storage, before: datetime) -> list[str]:
+    """Delete changes that a driver staged before `before` and died over; a merge in hand has staged its own since."""
+    filesystem = storage.filesystem()
+    with storage_errors(f"staged changes cannot be swept from {storage.path}"):
+        selector = pafs.FileSelector(STAGED_FOLDER, allow_not_found=True, recursive=True)
+        files = [info for info in filesystem.get_file_info(selector) if info.type is pafs.FileType.File]
+        old = [info.path for info in files if info.mtime is not None and info.mtime < before]
+        for path in old:
+            filesystem.delete_file(path)
+    return old
+
+
+def oldest_kept(now: datetime, retention: timedelta) -> datetime:
+    """Files from then on stay, whatever they are: somebody may still be writing or reading them."""
+    return now - max(retention, timedelta(hours=1))
