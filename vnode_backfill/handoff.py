@@ -237,7 +237,9 @@ def _jobs_with_file(config: Config) -> list[str]:
     files = Storage.of(config.state.path, reveal(config.storage.options)).filesystem()
     with state_errors(f"{config.state.path} cannot be listed"):
         folders = files.get_file_info(pafs.FileSelector("", allow_not_found=True))
-        paths = [f"{folder.path.rstrip('/')}/{FILE_NAME}" for folder in folders if folder.type == pafs.FileType.Directory]
+        paths = [
+            f"{folder.path.rstrip('/')}/{FILE_NAME}" for folder in folders if folder.type == pafs.FileType.Directory
+        ]
         found = [info.path for info in files.get_file_info(paths) if info.type == pafs.FileType.File] if paths else []
         texts = [files.open_input_file(path).read().decode() for path in found]
     return [str(json.loads(text)["job"]) for text in texts]

@@ -4,7 +4,11 @@ Creating: preflight; then the first offset, *then* minimum, maximum and the plan
 the log, or it would be in neither log nor plan); then the empty sink and buffer; and last the state, whose existence is what makes
 the job exist. A crash before that leaves nothing that a second try would trip over.
 
-Taking up: the stored definition and the server's identity must still be what they were; the vnode count is fixed.
+A job that only follows the log has a plan without ranges: every key lies outside it, comes by the log alone, and every vnode is live
+at its first merge. Nothing is read from the table, so what is visible never matters to it.
+
+Taking up: the stored definition and the server's identity must still be what they were; the vnode count is fixed. The job goes on
+from its own progress, whatever its configuration says about the beginning.
 """
 
 from __future__ import annotations
@@ -13,26 +17,57 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import assert_never
 
 from consume_upstream.buffer import ChangeBuffer
 from consume_upstream.mysql.connection import SourceAddress, TlsMode, TlsOptions, connect
 from consume_upstream.mysql.server import MySqlTable
+from consume_upstream.mysql.start_positions import (
+    boundary_fault,
+    position_after_gtids,
+    position_at_time,
+    read_source_log,
+)
 from consume_upstream.offset import CdcOffset, VisibleAt
 from progress.job_rows import JobRecord
 from progress.lease import Lease
-from progress.state import BackfillState, Controls, new_state
-from progress.store import StateStore
+from progress.state import BackfillState, Controls, Failure, new_state
+from progress.store import Loaded, StateStore
 from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.columns import TableDefinition
-from vnode_backfill.config import Config, TlsConfig, TlsVerify
+from vnode_backfill.config import Config, StartupMode, TlsConfig, TlsVerify
 from vnode_backfill.config_values import reveal
-from vnode_backfill.errors import BackfillError, PlanRefusedError, SchemaChangedError, SourceError, StateError
+from vnode_backfill.delta_files import Storage
+from vnode_backfill.delta_log import DeltaLog
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.errors import (
+    BackfillError,
+    ConfigError,
+    PlanRefusedError,
+    SchemaChangedError,
+    SourceError,
+    StateError,
+)
+from vnode_backfill.handoff import StoredHandoff, handoff_for, mode_of, record_start, target_of
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.places import buffer_path, owner, state_store
 from vnode_backfill.plan import TableFacts
 from vnode_backfill.planning import plan_table
 from vnode_backfill.preflight import Finding, Level, inspect, refuse
 from vnode_backfill.sinks.delta import DeltaSink
+from vnode_backfill.sinks.delta_target import take_over
+from vnode_backfill.startup import (
+    At,
+    AtGtids,
+    AtTime,
+    Earliest,
+    Latest,
+    Saved,
+    SavedProgress,
+    SourceLog,
+    StartPlan,
+    plan_start,
+)
 
 _TLS = {
     TlsVerify.IDENTITY: TlsMode.VERIFY_IDENTITY, TlsVerify.CA: TlsMode.VERIFY_CA, TlsVerify.NONE: TlsMode.REQUIRED,
@@ -46,6 +81,29 @@ class Examined:
     findings: tuple[Finding, ...]
     facts: TableFacts | None
     plan: SplitPlan | None
+    beginning: Beginning | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a job begins, or goes on: `first` is the point of the log behind which it reads.
+
+    `handoff` is that of the job whose target it takes over.
+    """
+
+    start: StartPlan
+    first: CdcOffset
+    oldest: CdcOffset
+    handoff: StoredHandoff | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A job that could be created: nothing has been written yet."""
+
+    table: MySqlTable
+    beginning: Beginning
+    plan: SplitPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +116,7 @@ class Opened:
     store: StateStore
     table: MySqlTable
     created: bool
+    start: StartPlan
 
 
 def source_address(config: Config) -> SourceAddress:
@@ -109,8 +168,14 @@ def examine_source(config: Config, *, task_slots: int | None) -> Examined:
     findings = look_at_source(config, task_slots=task_slots)
     if any(finding.level is Level.REFUSED for finding in findings):
         return Examined(findings, None, None)
-    facts, plan = plan_table(open_table(config), config)
-    return Examined(findings, facts, plan)
+    table, loaded = open_table(config), state_store(config).load()
+    beginning = _begin(config, table) if loaded is None else _go_on(config, table, loaded)
+    if beginning.start.snapshot:
+        facts, plan = plan_table(table, config)
+    else:
+        with table.session() as session:
+            facts, plan = session.table_facts(), _no_ranges(config, table)
+    return Examined(findings, facts, plan, beginning)
 
 
 def open_job(config: Config, *, task_slots: int | None, asked_vnodes: int | None) -> Opened:
@@ -119,9 +184,9 @@ def open_job(config: Config, *, task_slots: int | None, asked_vnodes: int | None
     if store.exists():
         store.acquire_lease(owner(), config.state.lease)
         return _released_if_refused(store, lambda: _take_up(config, store, asked_vnodes))
-    table, plan, first = _planned(config, task_slots)
+    planned = _planned(config, task_slots)
     store.acquire_lease(owner(), config.state.lease)
-    return _released_if_refused(store, lambda: _create(config, store, table, plan, first))
+    return _released_if_refused(store, lambda: _create(config, store, planned))
 
 
 def _released_if_refused(store: StateStore, work: Callable[[], Opened]) -> Opened:
@@ -132,23 +197,92 @@ def _released_if_refused(store: StateStore, work: Callable[[], Opened]) -> Opene
         raise
 
 
-def _planned(config: Config, task_slots: int | None) -> tuple[MySqlTable, SplitPlan, CdcOffset]:
+def _planned(config: Config, task_slots: int | None) -> _Planned:
     refuse(look_at_source(config, task_slots=task_slots))
     table = open_table(config)
-    first = table.first_offset()
-    _, plan = plan_table(table, config)
-    return table, plan, first
+    beginning = _begin(config, table)
+    plan = plan_table(table, config)[1] if beginning.start.snapshot else _no_ranges(config, table)
+    return _Planned(table, beginning, plan)
 
 
-def _create(config: Config, store: StateStore, table: MySqlTable, plan: SplitPlan, first: CdcOffset) -> Opened:
+def _no_ranges(config: Config, table: MySqlTable) -> SplitPlan:
+    return SplitPlan(table.definition.key_parts, config.vnodes, ())
+
+
+def _begin(config: Config, table: MySqlTable) -> Beginning:
+    """Where a new job begins; a point that cannot be taken up is refused here, before anything is written."""
+    cdc = config.mysql.cdc
+    handoff = handoff_for(config, table.definition)
+    log = read_source_log(table, with_time=cdc.startup_mode is StartupMode.TIMESTAMP)
+    start = plan_start(cdc, log, handoff=handoff.point if handoff else None)
+    return Beginning(start, _first_offset(config, table, start, log), log.oldest, handoff)
+
+
+def _first_offset(config: Config, table: MySqlTable, start: StartPlan, log: SourceLog) -> CdcOffset:
+    match start.from_:
+        case Latest():
+            return table.first_offset()
+        case At(offset=offset):
+            _check_boundary(config, table, offset, log)
+            return offset
+        case Earliest(offset=offset) | Saved(offset=offset):
+            return offset
+        case AtGtids(gtids=gtids):
+            return position_after_gtids(table, gtids, log)
+        case AtTime(moment=moment):
+            return position_at_time(table, moment, log)
+        case _:
+            assert_never(start.from_)
+
+
+def _check_boundary(config: Config, table: MySqlTable, offset: CdcOffset, log: SourceLog) -> None:
+    fault = boundary_fault(table, offset, log)
+    if not fault:
+        return
+    specific = config.mysql.cdc.specific
+    if specific is not None and specific.from_job is not None:
+        raise ConfigError(
+            f"mysql.cdc.specific.from_job is {specific.from_job}; its handoff {offset} is not between two transactions",
+            detail=f"{fault} The log was reset since that job ended.",
+        )
+    raise ConfigError(f"mysql.cdc.specific.pos is {offset.pos}; must be between two transactions", detail=fault)
+
+
+def _create(config: Config, store: StateStore, planned: _Planned) -> Opened:
+    table, plan, beginning = planned.table, planned.plan, planned.beginning
     record = _record(config, table)
+    if beginning.handoff is not None:
+        _take_over(config, store, record, beginning.handoff)
     delta_sink(config, record, store).prepare()
     change_buffer(config, record, store).prepare()
-    state = new_state(VisibleAt(first), plan, split_evenly(config.vnodes, config.workers))
+    record_start(config, record.id, beginning.first)
+    state = _first_state(config, plan, beginning)
+    store.create(record, plan, state, held_lease(store))
+    return Opened(record, state, plan, store, table, created=True, start=beginning.start)
+
+
+def _take_over(config: Config, store: StateStore, record: JobRecord, handoff: StoredHandoff) -> None:
+    """Make the target that another job has filled this one's. Without it, a job told to follow that one is refused."""
+    delta = config.sink.delta
+    if delta is None:
+        return
+    storage = Storage.of(delta.path, reveal(config.storage.options))
+    log = DeltaLog(storage, record.id, "the target table", held_lease(store).generation)
+    if not take_over(log, handoff.id, store.folder) and config.mysql.cdc.specific is not None:
+        raise ConfigError(
+            f"mysql.cdc.specific.from_job is {handoff.job}; {delta.path} no longer is the table that job has filled",
+            hint="Copy the table again with a new job of startup_mode snapshot or initial.",
+        )
+
+
+def _first_state(config: Config, plan: SplitPlan, beginning: Beginning) -> BackfillState:
+    state = new_state(VisibleAt(beginning.first), plan, split_evenly(config.vnodes, config.workers))
+    if not beginning.start.snapshot:
+        # The first offset may not be visible yet; visibility begins below every later sample, and nothing is read by it.
+        state = replace(state, visible=((Epoch(0), VisibleAt(beginning.oldest)),))
     if config.limits.rows_per_second is not None:
         state = replace(state, controls=Controls(rows_per_second=config.limits.rows_per_second))
-    store.create(record, plan, state, held_lease(store))
-    return Opened(record, state, plan, store, table, created=True)
+    return state
 
 
 def _take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Opened:
@@ -170,9 +304,29 @@ def _take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Ope
             detail=_changed(record.definition, table.definition),
             hint="Create the job again under another name, with an empty target.",
         )
+    start = _go_on_or_fail(config, store, table, loaded)
     delta_sink(config, record, store).prepare()
     change_buffer(config, record, store).prepare()
-    return Opened(record, loaded.state, loaded.plan, store, table, created=False)
+    return Opened(record, loaded.state, loaded.plan, store, table, created=False, start=start)
+
+
+def _go_on(config: Config, table: MySqlTable, loaded: Loaded) -> Beginning:
+    log = read_source_log(table)
+    mode = mode_of(config, loaded.record.name, loaded.record.id)
+    start = plan_start(config.mysql.cdc, log, saved=SavedProgress(loaded.state.written, mode))
+    return Beginning(start, loaded.state.written, log.oldest)
+
+
+def _go_on_or_fail(config: Config, store: StateStore, table: MySqlTable, loaded: Loaded) -> StartPlan:
+    """A job whose place in the log is gone has failed: its state says so too."""
+    try:
+        return _go_on(config, table, loaded).start
+    except SourceError as error:
+        if not error.retryable:
+            state = loaded.state
+            failure = Failure(state.epoch, error.message, error.detail, error.hint)
+            store.commit(replace(state, revision=state.revision + 1, failure=failure))
+        raise
 
 
 def _check_same_server(config: Config, table: MySqlTable, record: JobRecord) -> None:
@@ -191,10 +345,9 @@ def held_lease(store: StateStore) -> Lease:
 
 
 def _record(config: Config, table: MySqlTable) -> JobRecord:
-    delta = config.sink.delta
     return JobRecord.new(
         config.job, table.definition, vnode_count=config.vnodes, server=table.identity.server,
-        sink=f"delta:{delta.path}" if delta else "iotdb", now=datetime.now(UTC),
+        sink=target_of(config), now=datetime.now(UTC),
     )  # fmt: skip
 
 

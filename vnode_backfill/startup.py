@@ -3,8 +3,8 @@
 What must be true: a job begins where it left off or where it was told, or not at all. Saved progress always wins over
 the configured mode, and the plan says so. A point that the log no longer holds, does not hold yet, or that is of
 another server is refused before anything is written; a configured point with its YAML path and what is available
-instead, a saved one with the way on. A point inside an event cannot be seen from here: the first read of the log
-refuses it.
+instead, a saved one with the way on. A point inside a transaction cannot be seen from here: whoever takes the point up
+walks the log to it.
 
 After a failover a file name means nothing, so a point of another server is followed by its GTIDs or refused. GTIDs
 also reveal a log that was reset and has grown past the saved position since.

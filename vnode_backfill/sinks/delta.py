@@ -236,7 +236,7 @@ class DeltaSink:
     def sweep(self) -> list[str]:
         """Delete files that no version within the retention refers to, those that were never committed included.
 
-        No file that is younger goes, whatever it is: a task may be writing it now. Nor do staged changes.
+        Nothing younger goes, staged changes included: a task may be writing or reading it now.
         """
         table = self._log.open()
         with storage_errors(f"{self._storage.path} cannot be swept"):
