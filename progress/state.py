@@ -168,9 +168,15 @@ class BackfillState:
         return max(self.visible, key=lambda pair: pair[0])[1]
 
     @property
+    def backfill_finished(self) -> bool:
+        """Every planned range of every vnode has a committed receipt; `check_laws` holds `complete` and the plan together."""
+        return all(v.complete is not None for v in self.vnodes)
+
+    @property
     def is_live(self) -> bool:
         """Every vnode is live at one offset: the sink is a consistent cut of the table."""
-        return all(v.phase is Phase.LIVE for v in self.vnodes) and len({v.applied for v in self.vnodes}) == 1
+        merged = all(v.phase is Phase.LIVE for v in self.vnodes) and len({v.applied for v in self.vnodes}) == 1
+        return merged and self.backfill_finished
 
     @property
     def rows(self) -> int:

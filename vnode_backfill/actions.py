@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Literal
@@ -30,6 +30,7 @@ from progress.state import BackfillState
 from progress.store import StateStore
 from vnode_backfill.config import Config
 from vnode_backfill.epoch import Actor, Barrier
+from vnode_backfill.errors import LawBrokenError
 from vnode_backfill.intent import Sample
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.merge import merge_epoch
@@ -264,6 +265,7 @@ class Performer:
         replaced = [receipt for receipt in self._receipts if receipt.ordinal in action.replaces]
         with KeyOrder(self.services.table, plan) as order:
             landed = self.services.sink.commit_reads(barrier.epoch, appended, replaced, plan, order.weights)
+        _check_counts(landed)
         self.barriers.tell(ReceiptsCommitted(barrier.epoch, _range_receipts(landed), barrier.attempt))
 
     def _buffer(self, action: BufferChanges) -> None:
@@ -319,6 +321,14 @@ class Performer:
 
 
 _GROUP = "vnode-backfill"
+
+
+def _check_counts(receipts: Sequence[ReadReceipt]) -> None:
+    """A range counts as read only if its files hold as many rows as were read."""
+    for receipt in receipts:
+        held = sum(file.rows for file in receipt.files)
+        if receipt.files and held != receipt.rows:
+            raise LawBrokenError(f"range {receipt.ordinal}: {receipt.rows} rows were read, its files hold {held}")
 
 
 def _range_receipts(receipts: tuple[ReadReceipt, ...] | list[ReadReceipt]) -> tuple[RangeReceipt, ...]:

@@ -15,6 +15,7 @@ from vnode_backfill.places import owner, state_store
 from vnode_backfill.status import read_report
 
 if TYPE_CHECKING:
+    from vnode_backfill.handoff import StoredHandoff
     from vnode_backfill.opening import Examined, Opened
 
 
@@ -25,7 +26,8 @@ def plan(config: Config, *, as_json: bool) -> int:
 
     found = opening.examine_source(config, task_slots=None)
     if as_json:
-        print(json.dumps({"version": 1, "findings": to_json(found.findings), "plan": _plan_facts(found)}))
+        told = {"findings": to_json(found.findings), "plan": _plan_facts(found), "start": _start_facts(found)}
+        print(json.dumps({"version": 1, **told}))
     else:
         print(render(found.findings))
         print(_plan_text(config, found))
@@ -82,17 +84,23 @@ def run(
     face: str,
     verbose: bool = False,
 ) -> int:
-    """Create the job or take it up, and run it. The reason of a failure is on stderr and in the state."""
-    from vnode_backfill import opening
+    """Create the job or take it up, and run it. The reason of a failure is on stderr and in the state.
+
+    A job that only copies ends by itself, whatever `until` says; run again, it says where it ended and does nothing.
+    """
+    from vnode_backfill import handoff, opening
     from vnode_backfill.actions import Services
     from vnode_backfill.job import BackfillJob, Until
     from vnode_backfill.spark_session import open_session, task_slots
     from vnode_backfill.throttle import SourceThrottle
     from vnode_backfill.watching import Watch
 
+    if (ended := handoff.read_handoff(config, config.job)) is not None:
+        return _hand_over(config, ended)
     opened = opening.open_job(
         config, task_slots=task_slots(config) if master is None else None, asked_vnodes=asked_vnodes
     )
+    _say(*handoff.starting_lines(opened.start))
     _ask_for_workers(opened, asked_workers)
     spark = open_session(config, master, quiet=not verbose)
     try:
@@ -102,7 +110,8 @@ def run(
             opening.change_buffer(config, opened.record, opened.store), opened.store,
             SourceThrottle(config.limits.throttle, opened.table), watch.metrics,
         )  # fmt: skip
-        _, failure = BackfillJob(services, opened.state, opened.plan, watch).run(Until(until))
+        end = Until.LIVE if opened.start.bounded else Until(until)
+        _, failure = BackfillJob(services, opened.state, opened.plan, watch).run(end)
     finally:
         spark.stop()
         opened.store.release()
@@ -112,7 +121,20 @@ def run(
             if text:
                 print(f"  {name}: {text}", file=sys.stderr)
         return 1
+    ended = handoff.read_handoff(config, config.job) if opened.start.bounded else None
+    return 0 if ended is None else _hand_over(config, ended)
+
+
+def _hand_over(config: Config, ended: StoredHandoff) -> int:
+    from vnode_backfill import handoff
+
+    _say(*handoff.end_lines(ended, handoff.write_handoff(config, ended)))
     return 0
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(f"vnode-backfill: {line}", file=sys.stderr)
 
 
 def _ask_for_workers(opened: Opened, asked: int | None) -> None:
@@ -134,13 +156,30 @@ def _plan_facts(found: Examined) -> dict[str, object] | None:
     }
 
 
+def _start_facts(found: Examined) -> dict[str, object] | None:
+    if found.beginning is None:
+        return None
+    start = found.beginning.start
+    return {
+        "copies": start.snapshot, "ends": start.bounded, "after": str(found.beginning.first),
+        "notes": list(start.notes), "warnings": list(start.warnings),
+    }  # fmt: skip
+
+
 def _plan_text(config: Config, found: Examined) -> str:
     facts = _plan_facts(found)
-    if facts is None:
+    if facts is None or found.plan is None or found.beginning is None:
         return "refused: nothing was planned"
-    assert found.plan is not None
-    return (
-        f"{config.mysql.database}.{config.mysql.table}: about {facts['estimated_rows']:,} rows "
+    from vnode_backfill.handoff import starting_lines
+
+    name, start = f"{config.mysql.database}.{config.mysql.table}", found.beginning.start
+    cut = (
+        f"{name}: about {facts['estimated_rows']:,} rows "
         f"in {facts['ranges']:,} ranges, hashed into {facts['vnodes_with_ranges']} of {facts['vnodes']} vnodes, "
         f"read by {config.workers} workers"
     )
+    copies = cut if start.snapshot else f"{name}: nothing is copied"
+    follows = f"the log is followed from {found.beginning.first}" + (
+        ", until the copy is complete" if start.bounded else ""
+    )
+    return "\n".join((copies, follows, *starting_lines(start)))

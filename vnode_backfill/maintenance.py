@@ -52,7 +52,8 @@ class Upkeep:
             log.info("target swept files=%d", len(self._sink.sweep()))
         policy = CompactionPolicy.on_request(self._policy.target_size) if self._joining else self._policy
         done = self._sink.compact(policy, tasks)
-        self._joining = done is not None
+        # New small files come with every epoch: what was there when it began is joined, not what comes meanwhile.
+        self._joining = done is not None and done.left > 0
         if done is not None:
             log.info("target compacted removed=%d added=%d bytes=%d", done.removed, done.added, done.bytes)
         return done

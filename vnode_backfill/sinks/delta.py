@@ -15,7 +15,7 @@ A replaced range of an integer key, [10, 20), read again as 12 and 15:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -216,7 +216,9 @@ class DeltaSink:
         if plan is None:
             return None
         joiner = Joiner(self._storage, self._schema, self._layout)
-        return self._put_in_place((tasks or in_threads)(joiner.join, plan.step()))
+        step = plan.step()
+        done = self._put_in_place((tasks or in_threads)(joiner.join, step))
+        return replace(done, left=plan.files - sum(map(len, step)))
 
     def _put_in_place(self, joined: Sequence[Joined]) -> Compacted:
         for _ in range(_TRIES):

@@ -99,11 +99,12 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a step has changed: no file where the job was faster with all of them."""
+    """What a step has changed: no file where the job was faster with all of them. `left` files wait for the next step."""
 
     removed: int
     added: int
     bytes: int
+    left: int = 0
 
 
 def compaction_due(files: Sequence[DataFile], policy: CompactionPolicy) -> CompactionPlan | None:

@@ -1,0 +1,173 @@
+"""Walking a whole table in the server's own order, whatever that order is, a stretch at a time.
+
+The client compares nothing. It tells the server the last key it has, as a *cursor*, and asks for what comes behind it in the order
+of the key's index. What must be true is that the server compares a cursor with the column exactly as its index orders the column:
+
+    column                       cursor value                 compared as
+    ENUM, SET, BIT               index, bits, bits            numbers: compared with a label it would be the text's order
+    FLOAT, DOUBLE                shortest exact text          CAST(? AS DOUBLE)
+    TIME                         canonical text               CAST(? AS TIME(6)): as text 100:00 would come before 20:00
+    CHAR .. TEXT                 the text                     in the column's character set, under its collation
+    UUID, INET4, INET6           the text                     CAST to the type, whose order is not that of the text
+    all others                   the value                    itself
+
+The rows are sorted by the column itself: a TIME column is also selected as text under its own name, and `ORDER BY` with the bare name
+would mean that text.
+
+Two rows may share a canonical value where the server holds values that its own type does not know: the empty text of an ENUM is index
+0, unless the type has an empty label; then the walk cannot tell them apart, and the key is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from consume_upstream.mysql.definition import key_index
+from consume_upstream.mysql.resultset import RowDecoder
+from consume_upstream.mysql.server import MySqlTable
+from consume_upstream.mysql.sql import Query, _canonical, _placeholder, _source, quoted, table_name
+from consume_upstream.mysql.statement import Parameter, PreparedStatement
+from vnode_backfill.columns import Column, Kind, TableDefinition
+from vnode_backfill.errors import KeyOrderError, PlanRefusedError, SourceError
+from vnode_backfill.vnode import Key, KeyValue
+
+__all__ = ["WalkSession", "check_walkable", "cursor_of", "select_behind"]
+
+_CASTS = {
+    Kind.TIME: "TIME(6)", Kind.FLOAT: "DOUBLE", Kind.DOUBLE: "DOUBLE", Kind.UUID: "UUID", Kind.INET4: "INET4",
+    Kind.INET6: "INET6",
+}  # fmt: skip
+_UNWALKABLE = (Kind.JSON, Kind.GEOMETRY)
+_SIGNED_LABELS = 63
+"""With 64 labels the highest is the sign of the number that the server compares by."""
+
+
+class WalkSession:
+    """One connection for walking one table; a context manager. One read at a time."""
+
+    def __init__(self, table: MySqlTable) -> None:
+        self._definition = table.definition
+        self._connection = table.connect()
+        try:
+            self._index = key_index(self._connection, table.definition)
+        except SourceError:
+            self._connection.close()
+            raise
+        self._decoder = RowDecoder(table.definition.columns, table.definition.key, table.zero_dates)
+        self._statement: tuple[str, PreparedStatement] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._connection.open:
+            self._connection.close()
+
+    def read(self, after: Key | None, limit: int) -> Iterator[pa.RecordBatch]:
+        """The next `limit` rows behind a cursor, or from the table's first; fewer only where the table ends. Or an error."""
+        query = select_behind(self._definition, self._index, after, limit)
+        stream = self._prepared(query.text).execute(query.parameters)
+        try:
+            self._decoder.check(stream.columns)
+            for block in stream:
+                yield self._decoder.decode(block)
+        finally:
+            stream.close()
+
+    def _prepared(self, text: str) -> PreparedStatement:
+        if self._statement is not None and self._statement[0] != text:
+            self._statement[1].close()
+            self._statement = None
+        if self._statement is None:
+            self._statement = text, PreparedStatement(self._connection, text)
+        return self._statement[1]
+
+
+def select_behind(definition: TableDefinition, index: str, after: Key | None, limit: int) -> Query:
+    """The rows behind a cursor in the order of the key's index, at most `limit`."""
+    columns = ", ".join(_canonical(column) for column in definition.columns)
+    order = ", ".join(f"{table_name(definition)}.{quoted(name)}" for name in definition.key)
+    where, parameters = "", tuple[Parameter, ...]()
+    if after is not None:
+        condition = _behind(definition.key_columns, after)
+        where, parameters = f" WHERE {condition.text}", condition.parameters
+    text = f"SELECT {columns} FROM {_source(definition, index)}{where} ORDER BY {order} LIMIT {limit}"
+    return Query(text, parameters)
+
+
+def cursor_of(definition: TableDefinition, batch: pa.RecordBatch | pa.Table) -> Key:
+    """The key of the last row, as the values that the server compares it by."""
+    last = batch.slice(batch.num_rows - 1)
+    return tuple(_cursor(column, last.column(column.name)[0].as_py()) for column in definition.key_columns)
+
+
+def check_walkable(definition: TableDefinition) -> None:
+    """Refuse a key whose place the server could not be told exactly."""
+    for column in definition.key_columns:
+        reason = _unwalkable(column)
+        if reason:
+            raise PlanRefusedError(
+                f"key column {column.name} has the type {column.type_name}, which cannot be walked exactly",
+                detail=reason,
+                hint="Give the table a NOT NULL unique key of other columns.",
+            )
+
+
+def _unwalkable(column: Column) -> str:
+    if column.kind in _UNWALKABLE:
+        return "Values of this type have no order."
+    if column.kind is Kind.ENUM and "" in column.labels:
+        return "Its empty label and the server's mark for an invalid value are the same text."
+    if column.kind is Kind.SET and len(column.labels) > _SIGNED_LABELS:
+        return "The server compares a SET of 64 labels by a number whose sign is its last label."
+    return ""
+
+
+def _behind(columns: Sequence[Column], after: Key) -> Query:
+    """`(a > x) OR (a = x AND b > y) OR …`: spelled out, because neither server reads a range for a comparison of rows."""
+    cases: list[str] = []
+    parameters: list[Parameter] = []
+    for length in range(1, len(columns) + 1):
+        signs = ["="] * (length - 1) + [">"]
+        terms = [
+            f"{quoted(column.name)} {sign} {_compared(column)}" for column, sign in zip(columns, signs, strict=False)
+        ]
+        cases.append("(" + " AND ".join(terms) + ")")
+        parameters.extend(after[:length])
+    return Query("(" + " OR ".join(cases) + ")", tuple(parameters))
+
+
+def _compared(column: Column) -> str:
+    cast = _CASTS.get(column.kind)
+    return f"CAST(? AS {cast})" if cast else _placeholder(column)
+
+
+def _cursor(column: Column, value: object) -> KeyValue:
+    """The value as the server compares it; `bool` and `float` never leave here."""
+    match column.kind, value:
+        case Kind.ENUM, str():
+            return column.labels.index(value) + 1 if value else 0
+        case Kind.SET, str():
+            return sum(1 << column.labels.index(label) for label in value.split(",") if label)
+        case Kind.BIT, bool():
+            return int(value)
+        case Kind.BIT, bytes():
+            return int.from_bytes(value, "big")
+        case (Kind.FLOAT | Kind.DOUBLE), float():
+            return repr(value)
+        case Kind.INT, Decimal():
+            return int(value)
+        case Kind.DECIMAL, str():
+            return Decimal(value)
+        case _, int() | Decimal() | str() | bytes() | datetime() | date():
+            return value
+        case _:
+            raise KeyOrderError(f"key column {column.name} holds {value!r}, which is no value to go on from")
