@@ -12,10 +12,12 @@ import os
 import shutil
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from benchmarks.process_tree import TreeMeter
 from devkit.fetch import fetch_jars
 from devkit.spark import spark_conf
 
@@ -36,12 +38,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--folder", type=Path, required=True)
     arguments = parser.parse_args(argv)
     session = _session(arguments.slots, arguments.memory)
-    moments = [time.monotonic()]
+    meter = TreeMeter(os.getpid())
+    moments, cpu = [time.monotonic()], [meter.sample()]
     for _ in range(arguments.copies):
         shutil.rmtree(arguments.folder, ignore_errors=True)
         _copy(session, arguments)
         moments.append(time.monotonic())
-    print(json.dumps({"session": moments[0], "copied": moments[1:]}), flush=True)
+        cpu.append(meter.sample())
+    print(json.dumps({"moments": moments, "cpu": [asdict(used) for used in cpu]}), flush=True)
     session.stop()
     return 0
 

@@ -132,7 +132,7 @@ class Metered:
 
 
 def _all_processes() -> list[_Process]:
-    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [process for process in map(_read, pids) if process is not None]
 
 

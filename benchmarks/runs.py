@@ -78,13 +78,17 @@ class JobRun:
 
 @dataclass(frozen=True, slots=True)
 class CopyRun:
-    """A run of the plain copy: the first with a cold JVM, the second with a warm one."""
+    """A run of the plain copy, twice in one session: the first with a cold JVM, the second with a warm one."""
 
     spent: Spent
     seconds: float
-    warm_seconds: float | None
+    warm_seconds: float
     whole_seconds: float
-    """Of a process that copies once: up to the end of its first copy."""
+    """Of a process that copies once: from its start to the end of its first copy."""
+    cpu: Cpu
+    """Of the same stretch."""
+    warm_cpu: Cpu
+    """Of the second copy alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +112,19 @@ class Job:
         path.write_text(json.dumps(self._settings()))
         return path
 
-    def run(self, *flags: str, cpu: bool = False) -> JobRun:
-        """`vnode-backfill run` with these flags until it ends."""
-        config, marks = self.config, self.folder / "marks.jsonl"
-        command = ["-m", "benchmarks.recorder", "--marks", str(marks), *(["--cpu"] if cpu else [])]
-        spent = run_metered(
-            self.source, [*command, "--", "run", "--config", str(config), "--quiet", "--verbose", *flags]
-        )
-        return JobRun(spent, read_marks(marks))
+    @property
+    def marks(self) -> Path:
+        return self.folder / "marks.jsonl"
+
+    def to_live(self, *, cpu: bool = False) -> JobRun:
+        """`vnode-backfill run --until live`."""
+        spent = run_metered(self.source, self.command("--until", "live", cpu=cpu))
+        return JobRun(spent, read_marks(self.marks))
+
+    def command(self, *flags: str, cpu: bool = False) -> list[str]:
+        """The arguments of Python that run the job and write its marks."""
+        recorder = ["-m", "benchmarks.recorder", "--marks", str(self.marks), *(["--cpu"] if cpu else [])]
+        return [*recorder, "--", "run", "--config", str(self.config), "--quiet", *flags]
 
     def _settings(self) -> dict[str, object]:
         mysql = {"host": "127.0.0.1", "port": self.source.port, "user": "root", "database": DATABASE}
@@ -130,19 +139,19 @@ class Job:
         }
 
 
-def plain_copy(source: Source, folder: Path, table: str, *, copies: int = 2) -> CopyRun:
-    """Copy `table` with Spark's JDBC source into a Delta table in `folder`."""
+def plain_copy(source: Source, folder: Path, table: str) -> CopyRun:
+    """Copy `table` with Spark's JDBC source into a Delta table in `folder`, and then once more over it."""
     low, high = source.key_range(table)
     began = time.monotonic()
     spent = run_metered(
         source,
         ["-m", "benchmarks.plain_copy", "--port", str(source.port), "--database", DATABASE, "--table", table,
-         "--key-range", str(low), str(high), "--memory", DRIVER_MEMORY, "--copies", str(copies), "--folder", str(folder)],
+         "--key-range", str(low), str(high), "--memory", DRIVER_MEMORY, "--copies", "2", "--folder", str(folder)],
     )  # fmt: skip
     told = json.loads(spent.output.strip().splitlines()[-1])
-    session, copied = float(told["session"]), [float(moment) for moment in told["copied"]]
-    warm = copied[1] - copied[0] if copies > 1 else None
-    return CopyRun(spent, copied[0] - session, warm, copied[0] - began)
+    session, first, second = (float(moment) for moment in told["moments"])
+    _, once, twice = (Cpu(**used) for used in told["cpu"])
+    return CopyRun(spent, first - session, second - first, first - began, once, twice.since(once))
 
 
 def read_marks(path: Path) -> tuple[Mark, ...]:
@@ -156,12 +165,8 @@ def read_marks(path: Path) -> tuple[Mark, ...]:
 
 def run_metered(source: Source, arguments: Sequence[str]) -> Spent:
     """Run Python with these arguments to its end, which must be a good one."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
     began, server = time.monotonic(), source.cpu_seconds
-    process = subprocess.Popen(
-        [sys.executable, *arguments], cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True,
-    )  # fmt: skip
+    process = start(arguments)
     with Metered(process.pid) as meter:
         output, _ = process.communicate()
     whole = time.monotonic() - began
@@ -169,3 +174,12 @@ def run_metered(source: Source, arguments: Sequence[str]) -> Spent:
         raise RunFailedError(f"{' '.join(arguments)} ended with {process.returncode}:\n{output[-6000:]}")
     usage = meter.usage
     return Spent(whole, usage.cpu, source.cpu_seconds - server, usage.peak_rss_bytes, output)
+
+
+def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
+    """Python with these arguments, in the background."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
+    return subprocess.Popen(
+        [sys.executable, *arguments], cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip

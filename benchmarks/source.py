@@ -36,6 +36,13 @@ class Source:
     def cpu_seconds(self) -> float:
         return process_cpu_seconds(self.server.pid)
 
+    @property
+    def version(self) -> str:
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT VERSION()")
+            found = cursor.fetchone()
+        return str(found[0]) if found else ""
+
     def create_table(self, name: str, rows: int, *, key_step: int = 1) -> None:
         """An orders table of `rows` rows with fresh statistics."""
         with self.server.connect() as connection:

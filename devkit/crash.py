@@ -1,7 +1,8 @@
 """The command line with a bomb in it: the process is killed with -9 before or after a given order of the coordinator.
 
 `python -m devkit.crash --kill after:MergeEpoch:3 -- run --config job.yaml` runs as `vnode-backfill run …` and dies at once when the
-third `MergeEpoch` has been carried out, before its report is acted on.
+third `MergeEpoch` has been carried out, before its report is acted on. `after:MergeEpoch:3@live` counts only orders of epochs
+in which the whole job is live; the phases are `snapshot`, `catch-up` and `live`.
 """
 
 from __future__ import annotations
@@ -10,41 +11,74 @@ import argparse
 import os
 import signal
 import sys
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
 
+from progress.report import JobPhase, phase_of
+from progress.state import BackfillState
 from vnode_backfill import actions
 from vnode_backfill.actions import Moment
 from vnode_backfill.cli import main as run_command
-from vnode_backfill.protocol import Action
+from vnode_backfill.config import load_config
+from vnode_backfill.places import state_store
+from vnode_backfill.protocol import Action, CommitEpoch
 
 
 @dataclass
 class Bomb:
-    """Counts the orders of one kind and kills the process at the given one."""
+    """Counts the orders of one kind, in one phase if one is given, and kills the process at the given one.
+
+    An order belongs to the phase of the commit that its epoch began with, `CommitEpoch` therefore to the epoch that it ends.
+    """
 
     moment: str
     order: str
     count: int
+    phase: JobPhase | None = None
+    _now: JobPhase = JobPhase.SNAPSHOT
+    _ending: JobPhase = JobPhase.SNAPSHOT
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def parse(cls, text: str) -> Bomb:
-        moment, order, *rest = text.split(":")
-        return cls(moment, order, int(rest[0]) if rest else 1)
+    def parse(cls, text: str) -> Self:
+        seam, _, phase = text.partition("@")
+        moment, order, *rest = seam.split(":")
+        return cls(moment, order, int(rest[0]) if rest else 1, JobPhase(phase) if phase else None)
+
+    def begin(self, state: BackfillState) -> None:
+        """`state` is what the job is taken up with."""
+        self._now = self._ending = phase_of(state, running=True)
 
     def __call__(self, moment: Moment, action: Action) -> None:
-        if moment == self.moment and type(action).__name__ == self.order:
-            self.count -= 1
-            if self.count == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+        with self._lock:
+            self._follow(moment, action)
+            if moment == self.moment and type(action).__name__ == self.order and self._in_phase(action):
+                self.count -= 1
+                if self.count == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    def _follow(self, moment: Moment, action: Action) -> None:
+        # Already at the beginning of a commit: the orders of the next epoch may come before its end is reported here.
+        if isinstance(action, CommitEpoch) and moment == "before":
+            self._ending, self._now = self._now, phase_of(action.state, running=True)
+
+    def _in_phase(self, action: Action) -> bool:
+        return self.phase is None or self.phase == (self._ending if isinstance(action, CommitEpoch) else self._now)
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kill", required=True, type=Bomb.parse, metavar="before|after:Order[:number]")
+    parser.add_argument("--kill", required=True, type=Bomb.parse, metavar="before|after:Order[:number][@phase]")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
+    command = [word for word in arguments.command if word != "--"]
+    loaded = state_store(load_config(Path(command[command.index("--config") + 1]))).load()
+    if loaded is not None:
+        arguments.kill.begin(loaded.state)
     actions.seam = arguments.kill
-    run_command([word for word in arguments.command if word != "--"])
+    run_command(command)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Literal
 from pyspark.sql import SparkSession
 
 from consume_upstream.buffer import ChangeBuffer
+from consume_upstream.continuity import check_log_goes_on
 from consume_upstream.executor import UpstreamTableExecutor
 from consume_upstream.key_order import KeyOrder
 from consume_upstream.offset import CdcOffset
@@ -26,10 +27,10 @@ from consume_upstream.upstream_table import UpstreamTable
 from progress.barriers import LocalBarrierManager
 from progress.metrics import CdcBackfillMetrics
 from progress.report import AskedRequest
-from progress.state import BackfillState
+from progress.state import BackfillState, Phase
 from progress.store import StateStore
 from vnode_backfill.config import Config
-from vnode_backfill.epoch import Actor, Barrier
+from vnode_backfill.epoch import Actor, Barrier, BarrierKind
 from vnode_backfill.errors import LawBrokenError
 from vnode_backfill.intent import Sample
 from vnode_backfill.keys import SplitPlan
@@ -294,13 +295,21 @@ class Performer:
         self._awake.clear()
         length = self.services.config.epoch.live.total_seconds()
         rest = self.pace.epoch_began + length - time.monotonic()
-        if (action.idle or not self.pace.read_last) and rest > 0:
+        if (action.idle or not self._presses()) and rest > 0:
             self._awake.wait(rest)
         table = self.services.table
         written, visible = table.written_offset(), table.visible_offset()
+        check_log_goes_on(self.state.intent.written if self.state.intent else self.state.written, written)
         self.seen.written = written
         rows = int(self._rows_per_second() * self._epoch_seconds)
         self.barriers.tell(Sampled(Sample(written, visible, rows, hold=bool(self.seen.throttled_by)), action.ticket))
+
+    def _presses(self) -> bool:
+        """Whether something waits for the next epoch: a start or a stop, ranges, or a vnode whose first merge is due."""
+        intent = self.state.intent
+        if self.pace.read_last or intent is None or intent.kind is BarrierKind.SYNC_CHECKPOINT:
+            return True
+        return any(vnode.complete is not None and vnode.phase is not Phase.LIVE for vnode in self.state.vnodes)
 
     def _rows_per_second(self) -> float:
         """What a worker can read: as measured, and no more than its share of a limit."""

@@ -263,7 +263,8 @@ def _prepare_commit(state: Coordinator, sample: Sample) -> Decision:
     last = finished and state.intent.kind is BarrierKind.SYNC_CHECKPOINT and state.stopping
     intent = None if last else _intent(after, plan, sample, stopping=stopping, waiting=bool(waiting))
     if not finished and intent is None and not honoured:
-        state, actions = _sample(state, idle=True)
+        # The source has answered: attempts count in a row, and an idle job has no commit that would end the row.
+        state, actions = _sample(replace(state, attempt=0, last_error=None), idle=True)
         return state, (InjectBarrier(Barrier(after.epoch, BarrierKind.BARRIER)), *actions)
     after = replace(
         start_reading(after, intent, plan), intent=intent, revision=state.saved.revision + 1, failure=None, stopped=last

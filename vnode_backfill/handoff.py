@@ -29,7 +29,7 @@ from typing import Protocol, cast
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-from deltalake.fs import DeltaStorageHandler
+from deltalake._internal import DeltaFileSystemHandler
 
 from consume_upstream.offset import CdcOffset
 from progress.delta_table import DEFAULT_RETENTION, StateTable, state_errors
@@ -130,8 +130,8 @@ def write_handoff(config: Config, handoff: StoredHandoff) -> str:
     """Say it in a file beside the state tables, whole or not at all; the file's path. A second call writes the same."""
     folder = _folder(config, handoff.job)
     with state_errors(f"{folder} cannot be written"):
-        handler = DeltaStorageHandler(folder, options=reveal(config.storage.options))
-        upload = cast("_Upload", handler.open_output_stream(FILE_NAME, None))
+        files = DeltaFileSystemHandler(folder, reveal(config.storage.options))
+        upload = cast("_Upload", files.open_output_stream(FILE_NAME, None))
         upload.write(handoff.to_json().encode())
         upload.close()
     return f"{folder}/{FILE_NAME}"

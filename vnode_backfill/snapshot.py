@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark import SparkContext
@@ -50,8 +50,32 @@ class Lane:
 
 def read_ranges(spark: SparkContext, lanes: Sequence[Lane]) -> list[ReadReceipt]:
     """Read all lanes at once, one Spark partition and one source connection each; nothing is visible in the sink yet."""
-    lanes = [lane for lane in lanes if lane.ranges]
+    lanes = _within_rate([lane for lane in lanes if lane.ranges])
     return [receipt for receipts in run_tasks(spark, _read_lane, lanes) for receipt in receipts]
+
+
+def lanes_at_once(rows_per_second: float, seconds: float, rows: int) -> int:
+    """How many lanes may read ranges of `rows` rows at once so that each reads one within `seconds`; one at least.
+
+    A lane stops between ranges only. At a low limit many lanes with a small share each would make an epoch of minutes, and with it
+    the log, and whatever an operator asks for, wait as long.
+    """
+    return max(1, int(rows_per_second * seconds / max(rows, 1)))
+
+
+def _within_rate(lanes: Sequence[Lane]) -> list[Lane]:
+    """The lanes that read in this epoch, with the limit shared among them; another one begins each epoch."""
+    shares = [lane.rows_per_second for lane in lanes]
+    if not lanes or None in shares:
+        return list(lanes)
+    total = sum(share for share in shares if share is not None)
+    first = lanes[0]
+    count = lanes_at_once(total, first.seconds, max(lane.ranges[0].estimated_rows for lane in lanes))
+    if count >= len(lanes):
+        return list(lanes)
+    start = first.epoch % len(lanes)
+    chosen = [*lanes[start:], *lanes[:start]][:count]
+    return [replace(lane, rows_per_second=total / count) for lane in chosen]
 
 
 def _read_lane(lane: Lane) -> list[ReadReceipt]:
@@ -66,7 +90,7 @@ class VnodeStream:
     ) -> None:
         self._lane, self._clock, self._wait = lane, clock, wait
         self._ends = clock() + lane.seconds
-        self._budget = _Budget(lane.rows_per_second, clock)
+        self._budget = RowBudget(lane.rows_per_second, clock)
 
     def receipts(self) -> Iterator[ReadReceipt]:
         """A receipt per range that was read to its end; at least one range is read."""
@@ -131,24 +155,28 @@ def _key_columns(lane: Lane, batch: pa.RecordBatch) -> list[pa.Array]:
     return [batch.column(part.name) for part in lane.plan.parts]
 
 
-class _Budget:
+class RowBudget:
     """How long to wait so that rows never come faster than `rate`: rows are paid for before they are read.
 
-    Time not used is not saved up for a burst, so no stretch of time sees more than its share, also not across epochs.
+    Time becomes credit for at most one reservation, and a new budget has none. So a stretch of t seconds sees at most `rate` × t rows and
+    one reservation, also across epochs; and small ranges, which give back most of what they reserve, still come at the full rate.
     """
 
     def __init__(self, rate: float | None, clock: Callable[[], float]) -> None:
         self.rate = rate
         self._clock = clock
-        self._free_at = clock()
+        self._credit = 0.0
+        self._since = clock()
 
     def delay(self, rows: int) -> float:
         """Reserve `rows` rows; the seconds to wait before reading them."""
         assert self.rate is not None
         now = self._clock()
-        self._free_at = max(now, self._free_at) + rows / self.rate
-        return self._free_at - now
+        credit = min(float(rows), self._credit + (now - self._since) * self.rate)
+        seconds = (rows - credit) / self.rate
+        self._credit, self._since = 0.0, now + seconds
+        return seconds
 
     def give_back(self, rows: int) -> None:
-        assert self.rate is not None
-        self._free_at -= rows / self.rate
+        """`rows` of those reserved last were not there to read."""
+        self._credit += rows

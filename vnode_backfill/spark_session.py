@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from vnode_backfill.config import Config
@@ -32,6 +32,7 @@ _SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+_TASK_DAEMON = "vnode_backfill.task_daemon"
 _FORCED = {
     # A task that runs twice at the same time would hold two connections for one worker and write files twice.
     "spark.speculation": "false",
@@ -45,6 +46,9 @@ def task_slots(config: Config) -> int:
 
 def open_session(config: Config, master: str | None, *, quiet: bool) -> SparkSession:
     """The session of this process; `master` is ignored where spark-submit has given one."""
+    if _submitted():
+        # What spark-submit was told is in its JVM: before the connection to it a SparkConf is empty and hides it.
+        SparkContext._ensure_initialized()
     conf = SparkConf()
     for name, value in {**_SETTINGS, "spark.sql.shuffle.partitions": str(_shuffle_partitions(config))}.items():
         conf.setIfMissing(name, value)
@@ -55,10 +59,17 @@ def open_session(config: Config, master: str | None, *, quiet: bool) -> SparkSes
         conf.set(name, value)
     if not conf.contains("spark.jars") and not conf.contains("spark.jars.packages"):
         _add_jars(conf)
-    with _jvm_noise(aside=quiet and "PYSPARK_GATEWAY_PORT" not in os.environ):
+    if conf.get("spark.master", "").startswith("local") and not _submitted():
+        conf.setIfMissing("spark.python.daemon.module", _TASK_DAEMON)
+    with _jvm_noise(aside=quiet and not _submitted()):
         session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _submitted() -> bool:
+    """Whether spark-submit has started the JVM, with a search path of its own."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextmanager

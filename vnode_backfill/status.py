@@ -1,9 +1,14 @@
-"""What `status` shows: the report on a job from its state tables alone, whether a driver runs or not."""
+"""What `status` shows: the report on a job from its state tables, whether a driver runs or not, and what a running one notes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from progress.lease import Lease
+from progress.observed import ObservedFile
 from progress.report import Observed, Report, Subject, report_of
 from vnode_backfill.config import Config
+from vnode_backfill.config_values import reveal
 from vnode_backfill.errors import StateError
 from vnode_backfill.places import state_store
 
@@ -18,7 +23,13 @@ def read_report(config: Config) -> Report:
         )
     record, lease = found.record, found.lease
     subject = Subject(record.name, f"{record.database}.{record.table}", record.sink)
-    driver = f"{lease.owner} on {lease.process.host}, process {lease.process.pid}" if lease else ""
-    return report_of(
-        subject, found.estimates, found.state, Observed(driver=driver, asked=found.asked), at_least=found.percent
-    )
+    observed = replace(_observed(config, lease), asked=found.asked)
+    return report_of(subject, found.estimates, found.state, observed, at_least=found.percent)
+
+
+def _observed(config: Config, lease: Lease | None) -> Observed:
+    if lease is None:
+        return Observed()
+    file = ObservedFile(state_store(config).folder, reveal(config.storage.options), lease.generation)
+    driver = f"{lease.owner} on {lease.process.host}, process {lease.process.pid}"
+    return replace(file.read() or Observed(), driver=driver)

@@ -14,8 +14,8 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from shutil import rmtree
 
-from progress.report import JobPhase
-from progress.state import Request, RequestKind
+from progress.report import JobPhase, Report
+from progress.state import Phase, Request, RequestKind
 from progress.store import Loaded, StateStore
 from vnode_backfill.bitmap import VnodeBitmap, check_assignment, split_evenly
 from vnode_backfill.config import Config
@@ -101,13 +101,19 @@ def wait(config: Config, *, timeout: timedelta | None, pause_seconds: float = 1.
     ends = None if timeout is None else time.monotonic() + timeout.total_seconds()
     while True:
         report = read_report(config)
-        if report.percent >= 100.0 and report.phase in (JobPhase.LIVE, JobPhase.STOPPED):
+        if report.phase is JobPhase.LIVE or (report.phase is JobPhase.STOPPED and _all_live(report)):
             return 0
         if report.phase in (JobPhase.FAILED, JobPhase.STOPPED):
             raise StateError(f"job {config.job} is {report.phase} at {report.percent:.2f} %")
         if ends is not None and time.monotonic() >= ends:
             raise StateError(f"job {config.job} is not live yet: {report.phase}, {report.percent:.2f} %")
         time.sleep(pause_seconds)
+
+
+def _all_live(report: Report) -> bool:
+    """A stop drains the merge, so vnodes that are all live then are live at one offset. The percentage does not tell: it stays at
+    100 while a live job is read again."""
+    return set(report.phases) == {Phase.LIVE}
 
 
 def _job(config: Config) -> tuple[StateStore, Loaded]:

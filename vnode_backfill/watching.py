@@ -14,15 +14,18 @@ from dataclasses import replace
 
 from progress.alerts import Retention
 from progress.metrics import CdcBackfillMetrics, MetricsReporter
+from progress.observed import ObservedFile, ObservedReporter
 from progress.report import Estimates, Observed, RateWindow, Report, Retry, Subject, report_of
 from progress.reporters import Reporter, Reporters, load_reporters
 from progress.terminal import open_view
 from progress.web import open_web
 from vnode_backfill.actions import Performer
 from vnode_backfill.config import Config
+from vnode_backfill.config_values import reveal
 from vnode_backfill.coordinator import Coordinator
+from vnode_backfill.errors import BackfillError
 from vnode_backfill.keys import SplitPlan
-from vnode_backfill.opening import Opened
+from vnode_backfill.opening import Opened, held_lease
 from vnode_backfill.places import owner
 
 _SHOW_EVERY = 0.25
@@ -43,7 +46,10 @@ class Watch:
         address = getattr(web, "address", "")
         if address and face == "terminal":
             print(f"progress page: {address}", file=sys.stderr)
-        faces = [MetricsReporter(self._metrics), web, open_view(face), *load_reporters(), *told]
+        noted = ObservedReporter(
+            ObservedFile(opened.store.folder, reveal(config.storage.options), held_lease(opened.store).generation)
+        )
+        faces = [MetricsReporter(self._metrics), web, open_view(face), noted, *load_reporters(), *told]
         self._faces: Reporter = Reporters(faces)
         self._plan: SplitPlan | None = None
         self._estimates = Estimates.of(opened.plan)
@@ -52,17 +58,18 @@ class Watch:
         self._best = stored.percent if stored else 0.0
         self._shown_at = 0.0
         self._revision = -1
+        self._error: BackfillError | None = None
 
     @property
     def metrics(self) -> CdcBackfillMetrics:
         return self._metrics
 
     def look(self, coordinator: Coordinator, performer: Performer) -> None:
-        """Show how things are now, unless that was done a moment ago."""
+        """Show how things are now, unless that was done a moment ago and nothing was committed or went wrong since."""
         now = time.monotonic()
-        changed = coordinator.saved.revision != self._revision
+        changed = coordinator.saved.revision != self._revision or coordinator.last_error is not self._error
         if now - self._shown_at >= _SHOW_EVERY or changed:
-            self._shown_at, self._revision = now, coordinator.saved.revision
+            self._shown_at, self._revision, self._error = now, coordinator.saved.revision, coordinator.last_error
             self._rates = self._rates.add(now, coordinator.saved.rows)
             self._show(self._report(coordinator, performer))
 

@@ -40,17 +40,13 @@ def read_source_log(table: MySqlTable, *, with_time: bool = False) -> SourceLog:
     with table.connect() as connection:
         now = ask(connection, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now")[0]["now"]
         rows = ask(connection, "SHOW BINARY LOGS")
-        files = tuple(LogFile(str(row["Log_name"]), int(row["File_size"] or 0)) for row in rows)
-        if table.identity.flavour == "mysql":
-            purged = str(ask(connection, "SELECT @@global.gtid_purged AS gtids")[0]["gtids"] or "").replace("\n", "")
-    if table.identity.flavour == "mariadb":
-        purged = str(_position_at_start(table, files[0])) if files else ""
+    files = tuple(LogFile(str(row["Log_name"]), int(row["File_size"] or 0)) for row in rows)
     return SourceLog(
         server=table.identity.server,
         files=files,
         newest=newest,
         now=datetime.fromisoformat(str(now)).replace(tzinfo=UTC),
-        purged_gtids=purged,
+        purged_gtids=_purged(table, files),
         oldest_at=file_began_at(table, files[0].name) if with_time and files else None,
     )
 
@@ -102,6 +98,15 @@ def file_began_at(table: MySqlTable, file: str) -> datetime:
     raise LogFormatError(f"binlog file {file} does not begin with its description")
 
 
+def _purged(table: MySqlTable, files: Sequence[LogFile]) -> str:
+    """The transactions whose events are gone."""
+    if table.identity.flavour == "mariadb":
+        return str(_position_at_start(table, files[0])) if files else ""
+    with table.connect() as connection:
+        gtids = ask(connection, "SELECT @@global.gtid_purged AS gtids")[0]["gtids"]
+    return str(gtids or "").replace("\n", "")
+
+
 def _after_gtid_set(table: MySqlTable, wanted: GtidSet, log: SourceLog) -> CdcOffset:
     if any(":" in source for source, _ in wanted.sources):
         raise SourceError(
@@ -147,25 +152,27 @@ def _first_transaction(
     for transactions in _transactions(table, start, end):
         for found in transactions:
             if chosen(found):
-                number, pos = found.start
-                return replace(log.newest, number=number, pos=pos, gtids="")
+                return _offset(log, found.start)
     return log.newest
 
 
 def _surroundings(table: MySqlTable, offset: CdcOffset, log: SourceLog) -> str:
-    last = FIRST_POSITION
+    """The boundaries before and behind a position that is none."""
+    before = replace(offset, pos=FIRST_POSITION)
     start, end = LogPosition(offset.file, FIRST_POSITION), LogPosition(log.newest.file, log.newest.pos)
     for transactions in _transactions(table, start, end):
         for found in transactions:
-            if found.end is None:
-                continue
-            begin, close = found.start, found.end
-            if begin[0] > offset.number or begin[1] >= offset.pos:
-                return f"It lies inside an event. Transactions end at {last}, and begin at {begin[1]}."
-            if close[1] > offset.pos:
-                return f"It lies inside the transaction from {begin[1]} to {close[1]}; both ends are boundaries."
-            last = close[1]
-    return f"It lies inside an event. The last transaction before it ends at {last}."
+            begin, close = (_offset(log, point) for point in (found.start, found.end or found.start))
+            if begin >= offset:
+                return f"It lies inside an event; the boundaries around it are {before} and {begin}."
+            if close > offset:
+                return f"It lies inside a transaction; the boundaries around it are {begin} and {close}."
+            before = close
+    return f"It lies inside an event; the boundaries around it are {before} and {log.newest}."
+
+
+def _offset(log: SourceLog, point: tuple[int, int]) -> CdcOffset:
+    return replace(log.newest, number=point[0], pos=point[1], row=0, gtids="")
 
 
 def _transactions(table: MySqlTable, start: LogPosition, stop: LogPosition) -> Iterator[Sequence[Transaction]]:

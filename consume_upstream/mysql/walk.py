@@ -6,13 +6,15 @@ of the key's index. What must be true is that the server compares a cursor with 
     column                       cursor value                 compared as
     ENUM, SET, BIT               index, bits, bits            numbers: compared with a label it would be the text's order
     FLOAT, DOUBLE                shortest exact text          CAST(? AS DOUBLE)
-    TIME                         canonical text               CAST(? AS TIME(6)): as text 100:00 would come before 20:00
+    TIME                         canonical text               itself: MySQL reads a value inside CAST(? AS TIME) as another one
     CHAR .. TEXT                 the text                     in the column's character set, under its collation
     UUID, INET4, INET6           the text                     CAST to the type, whose order is not that of the text
     all others                   the value                    itself
 
 The rows are sorted by the column itself: a TIME column is also selected as text under its own name, and `ORDER BY` with the bare name
 would mean that text.
+
+A cursor on ENUM or SET makes the server go through the index from its start, which is why such keys are for tables that are not large.
 
 Two rows may share a canonical value where the server holds values that its own type does not know: the empty text of an ENUM is index
 0, unless the type has an empty label; then the walk cannot tell them apart, and the key is refused.
@@ -40,7 +42,7 @@ from vnode_backfill.vnode import Key, KeyValue
 __all__ = ["WalkSession", "check_walkable", "cursor_of", "select_behind"]
 
 _CASTS = {
-    Kind.TIME: "TIME(6)", Kind.FLOAT: "DOUBLE", Kind.DOUBLE: "DOUBLE", Kind.UUID: "UUID", Kind.INET4: "INET4",
+    Kind.FLOAT: "DOUBLE", Kind.DOUBLE: "DOUBLE", Kind.UUID: "UUID", Kind.INET4: "INET4",
     Kind.INET6: "INET6",
 }  # fmt: skip
 _UNWALKABLE = (Kind.JSON, Kind.GEOMETRY)
@@ -161,7 +163,7 @@ def _cursor(column: Column, value: object) -> KeyValue:
             return int(value)
         case Kind.BIT, bytes():
             return int.from_bytes(value, "big")
-        case (Kind.FLOAT | Kind.DOUBLE), float():
+        case ((Kind.FLOAT | Kind.DOUBLE), float()):
             return repr(value)
         case Kind.INT, Decimal():
             return int(value)

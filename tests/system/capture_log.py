@@ -41,7 +41,9 @@ def capture(server: SqlServer, name: str) -> None:
     _fill(source)
     stop = source.position()
     assert source.differences(source.read()) == []
-    changes = [[op, *([repr(v) for v in image.values()] for image in (before, after))] for op, before, after in source.read()]
+    changes = [
+        [op, *([repr(v) for v in image.values()] for image in (before, after))] for op, before, after in source.read()
+    ]
     (DATA / f"log_{name}.bin").write_bytes((server.datadir / stop.file).read_bytes()[: stop.pos])
     facts = {
         "definition": source.definition.to_json(), "file": stop.file, "start": source.start.pos, "stop": stop.pos,
@@ -54,8 +56,15 @@ def _fill(source: LogSource) -> None:
     for row, values in enumerate(zip(*COLUMNS, strict=True)):
         if row:
             source.run(f"INSERT INTO t VALUES ({row}, {', '.join(values)})")
-    source.run("INSERT INTO t (id) VALUES (3), (4)", "CREATE TABLE third (t INT)", "BEGIN", "INSERT INTO other VALUES (1), (2)")
-    source.run("UPDATE t SET c1 = 9, c20 = 'new' WHERE id < 3", "DELETE FROM t WHERE id = 4", "COMMIT", "UPDATE t SET id = 30 WHERE id = 3")
+    source.run(
+        "INSERT INTO t (id) VALUES (3), (4)", "CREATE TABLE third (t INT)", "BEGIN", "INSERT INTO other VALUES (1), (2)"
+    )
+    source.run(
+        "UPDATE t SET c1 = 9, c20 = 'new' WHERE id < 3",
+        "DELETE FROM t WHERE id = 4",
+        "COMMIT",
+        "UPDATE t SET id = 30 WHERE id = 3",
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TypeAlias
@@ -25,6 +25,7 @@ from vnode_backfill.sinks import ReadReceipt
 from vnode_backfill.sinks.changes import MemoryChanges
 from vnode_backfill.sinks.iotdb import Existing, IotdbOptions, IotdbSink
 from vnode_backfill.sinks.iotdb_settlement import SourceRows
+from vnode_backfill.sinks.iotdb_writing import LeaseCheck, no_lease
 
 _databases = count(1)
 
@@ -59,6 +60,7 @@ class IotdbCase:
     definition: TableDefinition = READINGS
     database: str = ""
     source_rows: SourceRows | None = None
+    lease: LeaseCheck = no_lease
 
     def __post_init__(self) -> None:
         self.database = self.database or f"case{next(_databases)}"
@@ -76,7 +78,11 @@ class IotdbCase:
     def sink(self, job: str = "job", existing: Existing = Existing.REFUSE, **overrides: object) -> IotdbSink:
         """As a driver makes it when it starts."""
         options = IotdbOptions(
-            str(self.folder / f"receipts-{job}"), self.server.password, existing=existing, source_rows=self.source_rows
+            str(self.folder / f"receipts-{job}"),
+            self.server.password,
+            existing=existing,
+            source_rows=self.source_rows,
+            lease=self.lease,
         )
         made = IotdbSink(self.config(**overrides), self.definition, job, options)
         made.prepare()
@@ -114,9 +120,6 @@ class IotdbCase:
             values = (region, int(sensor.removeprefix("s")), at, points.get("temp"), points.get("note"))
             found.append((points.get("id"), *values) if self.definition.key == ("id",) else values)  # type: ignore[arg-type]
         return sorted(found, key=repr)
-
-    def with_definition(self, definition: TableDefinition) -> IotdbCase:
-        return replace(self, definition=definition, database=f"{self.database}x")
 
 
 def window(definition: TableDefinition, changes: Sequence[Change]) -> MemoryChanges:

@@ -1,24 +1,100 @@
-"""A job on a real server as a user runs it: a YAML file, commands in processes of their own, and a comparison by other code."""
+"""A job on a real server as a user runs it: a YAML file, commands in processes of their own, and a comparison by other code.
+
+Where no process has to die, `JobHere` runs the same job inside the test on a Spark that is shared, and lets the test act between
+the plan and the first read.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+
+from pyspark.sql import SparkSession
 
 from devkit.comparer import Difference, compare_delta
 from devkit.mysql import SqlServer
 from devkit.spark import REPOSITORY
+from devkit.waiting import wait_for
+from progress.report import JobPhase, Report
+from progress.state import BackfillState, Failure
+from vnode_backfill import opening
+from vnode_backfill.actions import Performer, Services
+from vnode_backfill.config import Config, load_config
+from vnode_backfill.coordinator import Coordinator
+from vnode_backfill.errors import StateError
+from vnode_backfill.job import BackfillJob, Until
+from vnode_backfill.opening import Opened
+from vnode_backfill.status import read_report
 
 KILLED = -9
+COPIER = "copier"
+"""The account of `create_copier`: it may do what a job needs and nothing else, and its connections are the job's."""
+
+SqlRow = tuple[object, ...]
+_numbers = count(1)
+
+
+def execute(server: SqlServer, database: str | None, *statements: str) -> None:
+    """Run statements one by one, each committed."""
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def fetch(server: SqlServer, database: str | None, statement: str) -> list[SqlRow]:
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall())
+
+
+def create_copier(server: SqlServer, identified: str = "BY ''") -> None:
+    """The account `COPIER`, made anew; `identified` is what follows IDENTIFIED."""
+    execute(
+        server, None, f"DROP USER IF EXISTS {COPIER}@'127.0.0.1'", f"CREATE USER {COPIER}@'127.0.0.1' IDENTIFIED {identified}",
+        f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT, PROCESS ON *.* TO {COPIER}@'127.0.0.1'",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A command in the background, and where it prints to."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, code: int, *, seconds: float = 240) -> str:
+        """Wait for its end, which must have this exit code; what it printed."""
+        try:
+            found: object = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            found = f"nothing after {seconds:g} s"
+        printed = self.output.read_text(errors="replace")
+        assert found == code, f"ended with {found}, not {code}:\n{printed[-6000:]}"
+        return printed
+
+    def check_running(self) -> None:
+        assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.output.read_text()[-6000:]}"
 
 
 @dataclass
 class JobCase:
-    """One job from `database.table` of a server into a lake below `folder`."""
+    """One job from `database.table` of a server into a lake below `folder`; `settings` and `mysql` override the YAML."""
 
     server: SqlServer
     folder: Path
@@ -26,6 +102,8 @@ class JobCase:
     table: str = "orders"
     key: tuple[str, ...] = ("id",)
     settings: dict[str, object] = field(default_factory=dict)
+    mysql: dict[str, object] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def lake(self) -> Path:
@@ -35,6 +113,7 @@ class JobCase:
     def config(self) -> Path:
         path = self.folder / "job.yaml"
         if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
             # JSON is YAML, and needs no quoting rules.
             path.write_text(json.dumps(self._settings()))
         return path
@@ -43,7 +122,10 @@ class JobCase:
         server = self.server
         return {
             "job": "case",
-            "mysql": {"host": server.host, "port": server.port, "user": server.user, "database": self.database, "table": self.table},
+            "mysql": {
+                "host": server.host, "port": server.port, "user": server.user, "database": self.database,
+                "table": self.table, **self.mysql,
+            },
             "sink": {"delta": {"path": str(self.lake)}},
             "state": {"path": str(self.folder / "state"), "lease": "10s"},
             "vnodes": 16,
@@ -59,6 +141,9 @@ class JobCase:
             **self.settings,
         }  # fmt: skip
 
+    def loaded_config(self) -> Config:
+        return load_config(self.config, env={**os.environ, **self.environment})
+
     def run(self, *flags: str, kill: str | None = None, code: int = 0, seconds: float = 240) -> str:
         """`vnode-backfill run …`, killed at a seam if asked for; the exit code must be `code`. Returns what it printed."""
         expected = KILLED if kill else code
@@ -69,33 +154,132 @@ class JobCase:
 
     def command(self, name: str, *flags: str, kill: str | None = None, code: int = 0, seconds: float = 240) -> str:
         done = subprocess.run(
-            self._line(name, flags, kill), cwd=REPOSITORY, env=self._environment(), capture_output=True, text=True,
-            timeout=seconds, check=False,
+            self._line(name, flags, kill), cwd=REPOSITORY, env=self.process_environment(), capture_output=True,
+            text=True, timeout=seconds, check=False,
         )  # fmt: skip
         printed = done.stdout + done.stderr
         assert done.returncode == code, f"{name} ended with {done.returncode}, not {code}:\n{printed[-6000:]}"
         return printed
 
-    def start(self, name: str, *flags: str) -> subprocess.Popen[str]:
-        """The command in the background."""
-        return subprocess.Popen(
-            self._line(name, flags, None), cwd=REPOSITORY, env=self._environment(), stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+    @contextmanager
+    def started(self, name: str, *flags: str) -> Iterator[Started]:
+        """The command in the background; it is killed at the end of the block if it still runs."""
+        output = self.folder / f"{name}-{next(_numbers)}.log"
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                self._line(name, flags, None), cwd=REPOSITORY, env=self.process_environment(), stdout=file,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        try:
+            yield Started(process, output)
+        finally:
+            process.kill()
+            process.wait()
 
     def _line(self, name: str, flags: tuple[str, ...], kill: str | None) -> list[str]:
         launcher = ["-m", "devkit.crash", "--kill", kill, "--"] if kill else ["-m", "vnode_backfill"]
         quiet = ["--quiet"] if name == "run" else []
         return [sys.executable, *launcher, name, "--config", str(self.config), *quiet, *flags]
 
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
+    def process_environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable, **self.environment}
 
     def status(self) -> dict[str, object]:
         found = json.loads(self.command("status", "--json"))
         assert isinstance(found, dict)
         return found
 
+    def report(self) -> Report:
+        """What `status` shows, without a process for it."""
+        return read_report(self.loaded_config())
+
+    def wait_for_phase(self, phase: JobPhase, started: Started, *, seconds: float = 240) -> None:
+        """Return once a driver works in this phase; the command that is waited for must not end before."""
+
+        def reached() -> bool:
+            started.check_running()
+            try:
+                return self.report().phase is phase
+            except StateError:
+                return False
+
+        wait_for(reached, f"the job to be in phase {phase}", seconds=seconds)
+
     def differences(self) -> list[Difference]:
         with self.server.connect() as connection:
             return compare_delta(connection, self.database, self.table, self.key, self.lake)
+
+    def here(self, spark: SparkSession) -> JobHere:
+        """The job, opened in this process: created and planned if it does not exist."""
+        config = self.loaded_config()
+        return JobHere(config, spark, opening.open_job(config, task_slots=None, asked_vnodes=None))
+
+
+class JobHere:
+    """One run of a job in this process. It ends the way a driver ends: the lease is given back."""
+
+    def __init__(self, config: Config, spark: SparkSession, opened: Opened) -> None:
+        self._opened = opened
+        services = Services(
+            config, spark, opened.table, opening.delta_sink(config, opened.record, opened.store),
+            opening.change_buffer(config, opened.record, opened.store), opened.store,
+        )  # fmt: skip
+        self._job = BackfillJob(services, opened.state, opened.plan, self)
+        self.state: BackfillState = opened.state
+        self.failure: Failure | None = None
+        self.ended = False
+        self.errors: list[str] = []
+        """What was retried, in the order it went wrong."""
+
+    @property
+    def ranges_read(self) -> int:
+        return sum(len(vnode.reads) for vnode in self.state.vnodes)
+
+    @property
+    def ranges_planned(self) -> int:
+        return len(self._opened.plan.ranges)
+
+    def look(self, coordinator: Coordinator, performer: Performer) -> None:  # noqa: ARG002 - a watcher's form
+        self.state = coordinator.saved
+        error = coordinator.last_error
+        if error is not None and (not self.errors or self.errors[-1] != error.message):
+            self.errors.append(error.message)
+
+    def close(self, coordinator: Coordinator, performer: Performer) -> None:  # noqa: ARG002 - a watcher's form
+        self.state = coordinator.saved
+
+    def run(self, until: Until = Until.LIVE) -> Failure | None:
+        try:
+            self.state, self.failure = self._job.run(until)
+        finally:
+            self.ended = True
+            self._opened.store.release()
+        return self.failure
+
+    @contextmanager
+    def running(self, until: Until = Until.LIVE) -> Iterator[JobHere]:
+        """Run in a thread during the block; the block's end waits for the job's own end, or stops a job that has none."""
+        thread = threading.Thread(target=self.run, args=(until,), name="job")
+        thread.start()
+        try:
+            yield self
+        except BaseException:
+            self._job.ask_to_stop()
+            raise
+        finally:
+            if until is Until.STOPPED:
+                self._job.ask_to_stop()
+            thread.join()
+
+    def wait_until_read(self, ranges: int, *, seconds: float = 120) -> None:
+        wait_for(
+            lambda: self.ranges_read >= ranges or self.ended, f"{ranges} ranges to be read",
+            seconds=seconds, state=lambda: f"{self.ranges_read} of {self.ranges_planned}, {self.errors}",
+        )  # fmt: skip
+
+
+def reached_live(case: JobCase, spark: SparkSession) -> Sequence[Difference]:
+    """Run to live and compare; a job that failed shows its reason."""
+    failure = case.here(spark).run()
+    assert failure is None, failure
+    return case.differences()

@@ -41,12 +41,27 @@ from vnode_backfill.watching import Watch
 Fault = Callable[[Moment, Action], BaseException | None]
 
 
+def no_fault(moment: Moment, action: Action) -> BaseException | None:
+    """Everything goes well."""
+    return None
+
+
+def fails_once(order: type[Action], error: BaseException) -> Fault:
+    """The next order of this kind fails before it is carried out; those after it do not."""
+    left = [error]
+
+    def fault(moment: Moment, action: Action) -> BaseException | None:
+        return left.pop() if moment == "before" and isinstance(action, order) and left else None
+
+    return fault
+
+
 @dataclass
 class Seams:
     """Called before and after every order that is carried out; `orders` are those that were begun."""
 
     orders: list[Action] = field(default_factory=list)
-    fault: Fault = lambda _moment, _action: None
+    fault: Fault = no_fault
     _held: type[Action] | None = None
     _when: Callable[[], bool] = lambda: True
     _reached: threading.Event = field(default_factory=threading.Event)
@@ -57,7 +72,7 @@ class Seams:
             self.orders.append(action)
             if self._held is not None and isinstance(action, self._held) and self._when():
                 self._reached.set()
-                self._go.wait(60)
+                self._go.wait(180)
         error = self.fault(moment, action)
         if error is not None:
             raise error
@@ -69,7 +84,7 @@ class Seams:
         self._reached.clear()
         self._held, self._when = order, when
         try:
-            assert self._reached.wait(60), f"no {order.__name__} was ordered"
+            assert self._reached.wait(180), f"no {order.__name__} was ordered"
             yield
         finally:
             self._held = None
@@ -78,22 +93,35 @@ class Seams:
 
 @dataclass
 class Run:
-    """One driver's run: shows progress as a run does, and keeps every state that was committed."""
+    """One driver's run: shows progress as a run does, and keeps every state that was committed.
+
+    The job's loop waits while `going` is cleared, so that what the actors report piles up.
+    """
 
     watch: Watch
-    coordinator: Coordinator | None = None
+    coordinators: list[Coordinator] = field(default_factory=list)
     saved: list[BackfillState] = field(default_factory=list)
+    performer: Performer | None = None
+    going: threading.Event = field(default_factory=threading.Event)
 
     def look(self, coordinator: Coordinator, performer: Performer) -> None:
-        self._keep(coordinator)
+        self._keep(coordinator, performer)
         self.watch.look(coordinator, performer)
+        self.going.wait(180)
 
     def close(self, coordinator: Coordinator, performer: Performer) -> None:
-        self._keep(coordinator)
+        self._keep(coordinator, performer)
         self.watch.close(coordinator, performer)
 
-    def _keep(self, coordinator: Coordinator) -> None:
-        self.coordinator = coordinator
+    @property
+    def at_rest(self) -> bool:
+        """Every order that was begun has ended and been reported."""
+        return self.performer is not None and not self.performer._running
+
+    def _keep(self, coordinator: Coordinator, performer: Performer) -> None:
+        self.performer = performer
+        if not self.coordinators or self.coordinators[-1] is not coordinator:
+            self.coordinators.append(coordinator)
         if not self.saved or self.saved[-1].revision != coordinator.saved.revision:
             self.saved.append(coordinator.saved)
 
@@ -140,6 +168,7 @@ class LiveJob:
             opening.change_buffer(config, opened.record, opened.store), opened.store,
             SourceThrottle(config.limits.throttle, opened.table), run.watch.metrics,
         )  # fmt: skip
+        run.going.set()
         self.runs.append(run)
         actions.seam = self.seams
         job = BackfillJob(services, opened.state, opened.plan, run)
@@ -162,9 +191,7 @@ class LiveJob:
 
     @property
     def coordinator(self) -> Coordinator:
-        found = self.runs[-1].coordinator
-        assert found is not None
-        return found
+        return self.runs[-1].coordinators[-1]
 
     @property
     def committed(self) -> list[BackfillState]:
@@ -191,7 +218,7 @@ class LiveJob:
         """What the run shows now."""
         return self.reports[-1]
 
-    def until(self, condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 180) -> None:
         """Wait for a condition of a job that runs; a job that ended is an error."""
 
         def holds() -> bool:
@@ -212,7 +239,7 @@ class LiveJob:
 
     def until_ended(self) -> None:
         """The driver has ended by itself."""
-        wait_for(lambda: not self.running, "the driver ended", seconds=90, state=lambda: self.reports[-1:])
+        wait_for(lambda: not self.running, "the driver ended", seconds=180, state=lambda: self.reports[-1:])
 
     def ask(self, command: Callable[[Config], int]) -> None:
         """Make a request and wait until it was acted on."""
@@ -235,7 +262,8 @@ class LiveJob:
     def abandon(self) -> None:
         """End the thread of a failed test, so that the next one has the Spark session for itself."""
         if self.running:
-            self.seams.fault = lambda _moment, _action: None
+            self.seams.fault = no_fault
+            self.runs[-1].going.set()
             steering.stop(self.config)
             self.until_ended()
 
@@ -254,6 +282,11 @@ class LiveJob:
         assert differences == [], f"{len(differences)} differences, the first: {differences[:3]}"
 
 
+def database_of(folder: Path) -> str:
+    """The database of the job whose files lie in this folder."""
+    return f"live_{folder.name.replace('-', '_')}"[:60]
+
+
 @contextmanager
 def live_job(
     spark: SparkSession,
@@ -264,7 +297,7 @@ def live_job(
     settings: dict[str, object] | None = None,
 ) -> Iterator[LiveJob]:
     """A table of `rows` rows with gaps between its keys, and the job that copies it; not started yet."""
-    database = f"live_{folder.name.replace('-', '_')}"[:60]
+    database = database_of(folder)
     with server.connect() as connection:
         with connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {quote(database)}")

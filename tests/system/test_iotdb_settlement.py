@@ -174,20 +174,28 @@ class World:
     log: list[tuple[int, Change]] = field(default_factory=list)
 
     def step(self) -> None:
-        """One transaction; a slot never has two rows."""
-        number = self.random.randrange(30)
-        old = self.rows.get(number)
-        taken = {row[1:4] for row in self.rows.values()}
+        """One transaction: a row comes, changes, moves or goes. There are fewer slots than keys, and a slot never has two rows."""
+        number, old = self.random.randrange(30), None
+        if self.rows and self.random.random() < 0.6:
+            number = self.random.choice(sorted(self.rows))
+            old = self.rows[number]
+        taken = {row[1:4] for row in self.rows.values() if row is not old}
         new = reading(
-            number, self.random.randrange(12), self.random.choice([None, 1.0, 2.0]),
-            self.random.choice([None, "x", "y"]), self.random.choice(["eu", "us"]), self.random.randrange(2),
+            number, self.random.randrange(4), self.random.choice([None, 1.0, 2.0]),
+            self.random.choice([None, "x", "y"]), self.random.choice(["eu", "us"]),
         )  # fmt: skip
-        if old is not None and (self.random.random() < 0.3 or (new[1:4] in taken and new[1:4] != old[1:4])):
-            self.log.append((number, (DELETE, old, None)))
-            del self.rows[number]
-        elif new[1:4] not in taken or (old is not None and old[1:4] == new[1:4]):
-            self.log.append((number, (UPDATE if old else INSERT, old, new)))
+        if new[1:4] in taken or (old is not None and self.random.random() < 0.3):
+            self._log(number, None)
+        else:
+            self._log(number, new)
+
+    def _log(self, number: int, new: Row | None) -> None:
+        old = self.rows.pop(number, None)
+        if new is not None:
             self.rows[number] = new
+            self.log.append((number, (UPDATE if old else INSERT, old, new)))
+        elif old is not None:
+            self.log.append((number, (DELETE, old, None)))
 
     def ask(self, keys: Sequence[Key]) -> pa.Table:
         return source_of(self.definition, *self.rows.values())(keys)
@@ -205,14 +213,14 @@ def test_random_histories_with_lost_attempts_end_as_the_source_is(case: IotdbCas
         world.step()
     for epoch in range(1, 7):
         ordinal, seen = world.random.randrange(3), len(world.log)
-        for _ in range(world.random.randrange(6)):
+        for _ in range(world.random.randrange(8)):
             world.step()
         if world.random.random() < 0.5:
             lost = world.random.randrange(3)
             if not read_at[lost]:
                 case.read(sink, lost, *world.range(lost), epoch=epoch)
                 sink = case.sink()
-            for _ in range(world.random.randrange(6)):
+            for _ in range(world.random.randrange(8)):
                 world.step()
         changes = [c for n, (key, c) in enumerate(world.log) if read_at[key // 10] and n >= merged[key // 10]]
         receipts = [] if read_at[ordinal] else [case.read(sink, ordinal, *world.range(ordinal), epoch=epoch, attempt=1)]

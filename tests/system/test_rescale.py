@@ -20,20 +20,19 @@ from vnode_backfill.config import Config
 from vnode_backfill.protocol import SampleSource
 
 VNODES = 16
+SLOWLY = 800
+"""Rows per second at which a job begins, so that it can be caught in the middle."""
 
 
 @pytest.fixture
 def job(spark: SparkSession, mysql_server: MySqlServer, tmp_path: Path) -> Iterator[LiveJob]:
-    with live_job(spark, mysql_server, tmp_path, rows=3000, settings={"limits": {"range_rows": 50}}) as made:
+    limits = {"range_rows": 100, "rows_per_second": SLOWLY}
+    with live_job(spark, mysql_server, tmp_path, rows=8000, settings={"limits": limits}) as made:
         yield made
 
 
 def to(workers: int) -> Callable[[Config], int]:
     return lambda config: steering.rescale(config, workers=workers, bitmaps=())
-
-
-def slowly(config: Config) -> int:
-    return steering.throttle(config, rows_per_second=400)
 
 
 def at_full_speed(config: Config) -> int:
@@ -61,8 +60,7 @@ def assert_nothing_lost(before: BackfillState, after: BackfillState) -> None:
 def test_rescale_in_mid_snapshot_moves_as_few_vnodes_as_possible(job: LiveJob) -> None:
     with writing(job):
         job.start()
-        job.ask(slowly)
-        for workers in (5, 1, VNODES, 3):
+        for workers in (5, 1, VNODES):
             job.ask(to(workers))
             before, after = job.rescaled()
             assert len(after.assignment) == workers
@@ -84,6 +82,7 @@ def catching_up(vnodes: tuple[VnodeState, ...]) -> bool:
 def test_rescale_while_catching_up_keeps_every_window(job: LiveJob) -> None:
     with writing(job):
         job.start()
+        at_full_speed(job.config)
         with job.seams.holding(SampleSource, lambda: catching_up(job.state.vnodes)):
             to(4)(job.config)
             job.until(lambda: bool(job.coordinator.requests), "the request was found")
@@ -100,6 +99,7 @@ def test_live_job_is_rescaled_out_in_and_by_explicit_bitmaps(job: LiveJob) -> No
     given = ("0=0-2,9", "1=3-8", "2=10-15")
     with writing(job) as workload:
         job.start()
+        job.ask(at_full_speed)
         job.until_live()
         for request in (to(VNODES), to(1), lambda config: steering.rescale(config, workers=None, bitmaps=given)):
             job.ask(request)
@@ -115,7 +115,7 @@ def test_live_job_is_rescaled_out_in_and_by_explicit_bitmaps(job: LiveJob) -> No
 
 def test_rescale_of_a_paused_job_touches_no_vnode(job: LiveJob) -> None:
     job.start()
-    job.ask(slowly)
+    job.until(lambda: job.state.rows > 0, "the first rows")
     job.ask(steering.pause)
     job.until(lambda: job.state.intent is None, "nothing left to do while paused")
     job.ask(to(6))
@@ -136,7 +136,7 @@ def test_request_made_while_nobody_drives_is_honoured_by_the_next_driver(
 ) -> None:
     with writing(job):
         job.start()
-        job.ask(slowly)
+        job.until(lambda: job.state.rows > 0, "the first rows")
         job.stop()
         assert not job.state.is_live
         left = job.state.vnodes

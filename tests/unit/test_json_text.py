@@ -39,7 +39,10 @@ def test_text_is_escaped_as_the_server_does() -> None:
 )  # fmt: skip
 def test_stored_value_is_printed(stored: str, text: str) -> None:
     if stored.startswith("0f0c"):
-        stored = "0f0c08" + ((((2024 * 13 + 2) << 5 | 29) << 17 | 1 << 12 | 2 << 6 | 3) << 24 | 131075).to_bytes(8, "little").hex()
+        stored = (
+            "0f0c08"
+            + ((((2024 * 13 + 2) << 5 | 29) << 17 | 1 << 12 | 2 << 6 | 3) << 24 | 131075).to_bytes(8, "little").hex()
+        )
     assert json_text(bytes.fromhex(stored)) == text
 
 

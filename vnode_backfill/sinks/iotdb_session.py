@@ -32,8 +32,9 @@ Result = TypeVar("Result")
 
 _TRIES = 6
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 8.0
-_PASSING = frozenset({"305", "306", "600", "602", "606", "611"})
-"""Internal error, dispatch error, read-only, storage not ready, write rejected for lack of memory, disk full."""
+_PASSING = frozenset({"301", "305", "306", "600", "602", "606", "611"})
+"""A server that has just started ("no available region group"), internal and dispatch errors, read-only, storage not ready, a write
+rejected for lack of memory, disk full."""
 _FETCH_ROWS = 20_000
 _BYTES = (IotdbType.TEXT, IotdbType.STRING, IotdbType.BLOB)
 

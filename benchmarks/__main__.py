@@ -1,0 +1,84 @@
+"""`python -m benchmarks [--rows 2000000] [--only snapshot,…]`: run the cases on a private server, print one table, store it as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.bench import TABLE, Bench
+from benchmarks.following import catchup, epoch
+from benchmarks.results import Figure, Results
+from benchmarks.snapshots import growth, planning, snapshot, writer
+from benchmarks.source import private_source
+from devkit.spark import REPOSITORY
+
+CASES: dict[str, Callable[[Bench], list[Figure]]] = {
+    "snapshot": snapshot,
+    "writer": writer,
+    "planning": planning,
+    "growth": growth,
+    "epoch": epoch,
+    "catchup": catchup,
+}
+_WARM_UP_ROWS = 20_000
+
+
+def main(argv: list[str]) -> int:
+    arguments = _parser().parse_args(argv)
+    names = arguments.only.split(",") if arguments.only else list(CASES)
+    unknown = [name for name in names if name not in CASES]
+    if unknown:
+        print(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}", file=sys.stderr)
+        return 2
+    folder = Path(tempfile.mkdtemp(prefix="vnode-backfill-bench-"))
+    try:
+        results = _run(names, folder, arguments.rows, arguments.rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(results.table())
+    results.store(arguments.out or REPOSITORY / "benchmarks" / "results" / f"{arguments.rows}-rows.json")
+    return 0
+
+
+def _run(names: list[str], folder: Path, rows: int, rounds: int) -> Results:
+    with private_source() as source:
+        results = Results(rows, rounds, source.version)
+        bench = Bench(source, folder, rows, rounds)
+        _say(f"table of {rows:,} rows")
+        source.create_table(TABLE, rows)
+        _say("warm-up")
+        _warm_up(bench)
+        for name in names:
+            began = time.monotonic()
+            results.add(CASES[name](bench))
+            _say(f"{name}: {time.monotonic() - began:.0f} s")
+    return results
+
+
+def _warm_up(bench: Bench) -> None:
+    """Both sides once: compiled code on disk, files in the page cache. Each run is a new process all the same."""
+    bench.source.create_table("warm_up", _WARM_UP_ROWS)
+    bench.copied_by_job("warm_up")
+    bench.copied_plainly("warm_up")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/benchmark", description="how fast the job is, beside a plain copy")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the table (default: 2000000)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each side runs, in turns (default: 3)")
+    parser.add_argument("--only", metavar="CASES", help=f"some of {','.join(CASES)} (default: all)")
+    parser.add_argument("--out", type=Path, help="the JSON document (default: benchmarks/results/ROWS-rows.json)")
+    return parser
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,43 @@
+"""Whether a log is still the one that was read: it may grow, it never shrinks.
+
+A reset log (RESET MASTER), a server restored from a backup, or one that lost its last transactions in a crash goes on from an earlier
+point. Its positions mean something else from then on: what it holds below the old end would be taken for read already, and be lost
+without a sound. So every sample is compared with the last one, by position, and by GTIDs where there are any, which tell a new log
+also after it has grown beyond the old one's end.
+"""
+
+from __future__ import annotations
+
+from consume_upstream.gtid import GtidSet, MariaDbGtidPosition, parse_gtids
+from consume_upstream.offset import CdcOffset
+from vnode_backfill.errors import SourceError
+
+
+def check_log_goes_on(read: CdcOffset, newest: CdcOffset) -> None:
+    """Raise unless the log that ends at `newest` can hold what was read up to `read`."""
+    if read <= newest and not _lacks(newest.gtids, read.gtids):
+        return
+    told = f"It has the transactions {newest.gtids or 'none'}; read were {read.gtids}. " if read.gtids else ""
+    raise SourceError(
+        f"the log of the source was read up to {read} and now ends at {newest}: it is not the same log",
+        detail=f"{told}It was reset, or the server was restored or lost transactions.",
+        hint="What changed in between cannot be told. Drop the job and create it anew with `sink.delta.replace: true`.",
+    )
+
+
+def _lacks(newest: str, read: str) -> bool:
+    """Whether transactions that were read are missing from the newest ones."""
+    if not read:
+        return False
+    had, has = parse_gtids(read), parse_gtids(newest)
+    if isinstance(had, GtidSet):
+        return not (isinstance(has, GtidSet) and has.holds_all(had))
+    if not isinstance(has, MariaDbGtidPosition):
+        return True
+    domains = {domain: (server, sequence) for domain, server, sequence in has.domains}
+    return any(domain not in domains or _fell(domains[domain], (server, last)) for domain, server, last in had.domains)
+
+
+def _fell(has: tuple[int, int], had: tuple[int, int]) -> bool:
+    """Without strict mode, servers that write to one domain count each for itself: only the same server's count must rise."""
+    return has[0] == had[0] and has[1] < had[1]

@@ -1,0 +1,53 @@
+"""A small disk of its own for a folder, which can be filled up and made read-only, and mended again. Needs root."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from devkit.commands import run_command
+
+_FILLER = ".filler"
+
+
+@dataclass(frozen=True, slots=True)
+class SmallDisk:
+    """Mounted at `folder`."""
+
+    folder: Path
+
+    @contextmanager
+    def full(self, *, but: int = 0) -> Iterator[None]:
+        """No more than `but` bytes are left while the block lasts."""
+        filler = self.folder / _FILLER
+        space = os.statvfs(self.folder)
+        with filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize - but)
+        try:
+            yield
+        finally:
+            filler.unlink()
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """Nothing can be written while the block lasts."""
+        run_command(["mount", "-o", "remount,ro", str(self.folder)])
+        try:
+            yield
+        finally:
+            run_command(["mount", "-o", "remount,rw", str(self.folder)])
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int = 64) -> Iterator[SmallDisk]:
+    """A memory disk at `folder`, which is made; everything on it goes when the block ends."""
+    folder.mkdir(parents=True)
+    run_command(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)])
+    try:
+        yield SmallDisk(folder)
+    finally:
+        # Lazily: a reader that still has a file open must not keep the mount alive for the next run.
+        run_command(["umount", "--lazy", str(folder)])

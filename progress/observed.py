@@ -1,0 +1,157 @@
+"""What only the running driver knows and `status` should say: why it waits, what it tries again, how fast it is.
+
+It changes all the time and nothing depends on it, so it is no part of the state: a small file beside the tables, one per driver like the
+heartbeat, written over by the driver and removed at its end. A driver that was killed leaves its file; nobody reads it, because it is of
+a generation whose lease is over, and the next driver removes it. A file that cannot be written or read is as good as none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
+
+from deltalake._internal import DeltaFileSystemHandler
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from progress.delta_table import state_errors
+from progress.report import Observed, Report, Retry
+from vnode_backfill.errors import StateError
+
+_EVERY = 5.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedFile:
+    """The file of one driver generation in the job's folder; written whole or not at all."""
+
+    folder: str
+    options: Mapping[str, str]
+    generation: int
+
+    def write(self, observed: Observed) -> None:
+        with state_errors(f"{self.folder} cannot be written"):
+            upload = cast("_Upload", self._files().open_output_stream(self._name, None))
+            upload.write(_to_json(observed).encode())
+            upload.close()
+
+    def read(self) -> Observed | None:
+        """What the driver noted last; None where it has noted nothing that can be read."""
+        try:
+            with state_errors(f"{self.folder} cannot be read"):
+                held = self._files().open_input_file(self._name)
+                return _from_json(held.read(held.size()))
+        except (FileNotFoundError, StateError, ValidationError):
+            return None
+
+    def remove(self) -> None:
+        with state_errors(f"{self.folder} cannot be written"):
+            try:
+                self._files().delete_file(self._name)
+            except FileNotFoundError:
+                return
+
+    @property
+    def _name(self) -> str:
+        return f"observed-{self.generation}"
+
+    def _files(self) -> DeltaFileSystemHandler:
+        return DeltaFileSystemHandler(self.folder, dict(self.options))
+
+
+class ObservedReporter:
+    """Notes what is shown: every few seconds, and at once when the reason to wait or the failure in hand changes.
+
+    A thread of its own writes, because the storage may be slow and whoever shows must not wait.
+    """
+
+    def __init__(self, file: ObservedFile, every: float = _EVERY) -> None:
+        self._file, self._every = file, every
+        self._newest = self._noted = Observed()
+        self._wake, self._closed = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._write, name="observed", daemon=True)
+        self._thread.start()
+
+    def show(self, report: Report) -> None:
+        before, self._newest = self._newest, report.observed
+        if (before.throttled_by, before.retry) != (self._newest.throttled_by, self._newest.retry):
+            self._wake.set()
+
+    def close(self) -> None:
+        """The driver ends: what it saw is over."""
+        self._closed.set()
+        self._wake.set()
+        self._thread.join()
+        _attempt(self._file.remove)
+
+    def _write(self) -> None:
+        _attempt(replace(self._file, generation=self._file.generation - 1).remove)
+        while not self._closed.is_set():
+            self._wake.wait(self._every)
+            self._wake.clear()
+            newest = self._newest
+            if newest != self._noted:
+                self._noted = newest
+                _attempt(lambda: self._file.write(newest))  # noqa: B023 - called before the next turn
+
+
+class _Act(Protocol):
+    def __call__(self) -> None: ...
+
+
+class _Upload(Protocol):
+    def write(self, data: bytes) -> int: ...
+
+    def close(self) -> None: ...
+
+
+def _attempt(act: _Act) -> None:
+    try:
+        act()
+    except StateError as error:
+        _log.warning("what was observed cannot be noted error=%s", error.message)
+
+
+class _StoredRetry(BaseModel):
+    attempt: int
+    message: str
+
+
+class _StoredObserved(BaseModel):
+    """A later release may note more; what this one does not know it does not show."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    rows_per_second: float | None = None
+    lag_seconds: float | None = None
+    lag_bytes: int | None = None
+    buffer_bytes: int | None = None
+    throttled_by: str = ""
+    retry: _StoredRetry | None = None
+
+
+def _to_json(observed: Observed) -> str:
+    retry = observed.retry
+    return _StoredObserved(
+        rows_per_second=observed.rows_per_second,
+        lag_seconds=observed.lag_seconds,
+        lag_bytes=observed.lag_bytes,
+        buffer_bytes=observed.buffer_bytes,
+        throttled_by=observed.throttled_by,
+        retry=None if retry is None else _StoredRetry(attempt=retry.attempt, message=retry.message),
+    ).model_dump_json()
+
+
+def _from_json(text: bytes) -> Observed:
+    stored = _StoredObserved.model_validate_json(text)
+    return Observed(
+        rows_per_second=stored.rows_per_second,
+        lag_seconds=stored.lag_seconds,
+        lag_bytes=stored.lag_bytes,
+        buffer_bytes=stored.buffer_bytes,
+        throttled_by=stored.throttled_by,
+        retry=None if stored.retry is None else Retry(stored.retry.attempt, stored.retry.message),
+    )

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The first half of a handoff: copies a table to one consistent offset, then ends and stores the handoff.
+#
+#   scripts/migration_pipeline.sh --config copy.yaml [FLAGS OF `vnode-backfill run`]
+#
+# The configuration must have `mysql.cdc.startup_mode: snapshot`. May be stopped or killed and run again at any time: it goes on
+# where it was, and once the copy is complete it only says so. Prints the handoff as JSON.
+#
+# Exit codes: 0 the copy is complete, 1 failed or stopped before that, 2 wrong configuration or refused.
+set -euo pipefail
+# shellcheck source=scripts/pipeline.sh
+source "$(dirname "${BASH_SOURCE[0]}")/pipeline.sh"
+
+config=
+flags=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --help | -h) usage 0 ;;
+        --config)
+            require_value "$@"
+            config=$2
+            shift 2
+            ;;
+        *)
+            flags+=("$1")
+            shift
+            ;;
+    esac
+done
+[ -n "$config" ] || usage 2
+
+if ! handoff --config "$config" >/dev/null 2>&1; then
+    step "checking source and table ($config)"
+    backfill plan --config "$config"
+    step "copying"
+fi
+forward "$python" -m vnode_backfill run --config "$config" ${flags[@]+"${flags[@]}"}
+step "the handoff"
+handoff --config "$config"

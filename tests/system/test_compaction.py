@@ -1,0 +1,308 @@
+"""Small files are joined and old ones swept, while a job writes, and through a kill -9; no row ever changes by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from devkit.mysql import MySqlServer
+from devkit.spark import REPOSITORY
+from devkit.waiting import wait_for
+from progress.state import Phase
+from tests.system.live_job import live_job, writing
+from tests.tables import ORDERS, Change, Row, batch, change_table, in_order, order, plan, stored
+from tests.unit.state_examples import beginning, plan_with
+from vnode_backfill import maintenance
+from vnode_backfill.change import OFFSET_COLUMNS, ChangeOp
+from vnode_backfill.config import Config
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.maintenance import SWEEP_EVERY_SECONDS, Upkeep
+from vnode_backfill.sinks import delta, delta_compaction
+from vnode_backfill.sinks.changes import MemoryChanges, stage
+from vnode_backfill.sinks.delta import DeltaSink
+from vnode_backfill.sinks.delta_compaction import CompactionPolicy
+
+INSERT, UPDATE, DELETE = ChangeOp
+TARGET_SIZE = 20_000
+"""About eight of the files that `fill` makes."""
+EAGER = CompactionPolicy.on_request(TARGET_SIZE)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def sink_at(folder: Path) -> DeltaSink:
+    return DeltaSink(str(folder / "target"), ORDERS, "job", target_file_size=TARGET_SIZE, retention=timedelta(hours=1))
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> DeltaSink:
+    """A table of 40 ranges of ten keys each, in 40 files."""
+    made = sink_at(tmp_path)
+    made.prepare()
+    fill(made)
+    return made
+
+
+def fill(sink: DeltaSink, ranges: int = 40) -> None:
+    receipts = [
+        sink.writer().write(Epoch(1), n, 0, [batch(ORDERS, [order(n * 10 + k) for k in range(10)])])
+        for n in range(ranges)
+    ]
+    sink.commit_reads(Epoch(1), receipts, [], RANGES)
+
+
+RANGES = plan(ORDERS, *((n * 10,) for n in range(41)))
+
+
+def changes(*wanted: Change) -> MemoryChanges:
+    table = change_table(ORDERS, wanted).drop_columns(list(OFFSET_COLUMNS))
+    return MemoryChanges(table, ORDERS.key)
+
+
+def bounds(folder: Path) -> list[tuple[int, int]]:
+    actions = pa.table(DeltaTable(folder / "target").get_add_actions(flatten=True))
+    return sorted(zip(actions["min.id"].to_pylist(), actions["max.id"].to_pylist(), strict=True))
+
+
+def test_neighbours_become_few_files_in_key_order_with_the_same_rows(sink: DeltaSink, tmp_path: Path) -> None:
+    before = stored(tmp_path / "target")
+    done = sink.compact(EAGER)
+    assert done is not None
+    assert (done.removed, done.added, done.left) == (40, len(bounds(tmp_path)), 0)
+    assert stored(tmp_path / "target") == before
+    found = bounds(tmp_path)
+    assert 1 < len(found) < 10
+    assert all(high < low for (_, high), (low, _) in pairwise(found))
+
+
+def test_readers_of_changes_see_none(sink: DeltaSink, tmp_path: Path) -> None:
+    sink.compact(EAGER)
+    newest = max((tmp_path / "target" / "_delta_log").glob("*.json"))
+    entries = [json.loads(line) for line in newest.read_text().splitlines()]
+    told = [entry[kind]["dataChange"] for entry in entries for kind in ("add", "remove") if kind in entry]
+    assert len(told) > 40
+    assert not any(told)
+
+
+def test_a_step_is_bounded_and_the_rest_is_told(
+    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = stored(tmp_path / "target")
+    monkeypatch.setattr(delta_compaction.CompactionPlan.step, "__defaults__", (1,))
+    done = sink.compact(EAGER)
+    assert done is not None
+    assert done.left == 40 - done.removed > 0
+    assert stored(tmp_path / "target") == before
+
+
+class Meanwhile:
+    """A task runner during whose work something else happens to the table, once."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work: Callable[[], object] | None = work
+
+    def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        done = [function(item) for item in items]
+        work, self._work = self._work, None
+        if work is not None:
+            work()
+        return done
+
+
+def test_a_join_whose_files_were_rewritten_meanwhile_is_let_go(sink: DeltaSink, tmp_path: Path) -> None:
+    wanted = changes((UPDATE, 1, order(5, "new")), (DELETE, 2, order(17)))
+    done = sink.compact(EAGER, Meanwhile(lambda: sink_at(tmp_path).apply(Epoch(2), wanted)))
+    assert done is not None
+    assert 0 < done.removed < 40
+    expected = [order(n, "new" if n == 5 else "a") for n in range(400) if n != 17]
+    assert stored(tmp_path / "target") == in_order(expected)
+
+
+def test_a_join_stands_when_only_other_files_changed_meanwhile(sink: DeltaSink, tmp_path: Path) -> None:
+    wanted = changes((INSERT, 1, order(1000)))
+    done = sink.compact(EAGER, Meanwhile(lambda: sink_at(tmp_path).apply(Epoch(2), wanted)))
+    assert done is not None
+    assert done.removed == 40
+    assert stored(tmp_path / "target") == in_order([*(order(n) for n in range(400)), order(1000)])
+
+
+def test_a_merge_overtaken_by_a_compaction_is_exact(
+    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "REWRITE_IN_TASKS_BYTES", -1)
+    wanted = changes((UPDATE, 1, order(5, "new")), (DELETE, 2, order(17)), (INSERT, 3, order(500)))
+    sink.apply(Epoch(2), wanted, Meanwhile(lambda: sink_at(tmp_path).compact(EAGER)))
+    expected = [order(n, "new" if n == 5 else "a") for n in range(400) if n != 17] + [order(500)]
+    assert stored(tmp_path / "target") == in_order(expected)
+    sink.apply(Epoch(2), wanted)
+    assert stored(tmp_path / "target") == in_order(expected)
+
+
+def test_a_replaced_range_overtaken_by_a_compaction_is_exact(sink: DeltaSink, tmp_path: Path) -> None:
+    again = sink.writer().write(Epoch(2), 3, 0, [batch(ORDERS, [order(33, "new")])])
+    looks: list[int] = []
+
+    def compacting(columns: Sequence[pa.Array]) -> None:
+        looks.append(1)
+        if len(looks) == 1:
+            sink_at(tmp_path).compact(EAGER)
+
+    sink.commit_reads(Epoch(2), [], [again], RANGES, compacting)
+    expected = [order(n) for n in range(400) if not 30 <= n < 40] + [order(33, "new")]
+    assert stored(tmp_path / "target") == in_order(expected)
+    assert len(looks) > 1
+
+
+def test_rows_survive_merges_and_compactions_at_the_same_time(sink: DeltaSink, tmp_path: Path) -> None:
+    random = Random(11)
+    model = {n: order(n) for n in range(400)}
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def compacting() -> None:
+        other = sink_at(tmp_path)
+        try:
+            while not ended.is_set():
+                other.compact(EAGER)
+        except BaseException as error:  # noqa: BLE001 - raised by the test itself
+            failures.append(error)
+
+    thread = threading.Thread(target=compacting)
+    thread.start()
+    try:
+        for epoch in range(2, 25):
+            sink.apply(Epoch(epoch), changes(*_random_changes(random, model, epoch)))
+    finally:
+        ended.set()
+        thread.join()
+    assert failures == []
+    assert stored(tmp_path / "target") == in_order(model.values())
+
+
+def _random_changes(random: Random, model: dict[int, Row], epoch: int) -> list[Change]:
+    wanted: list[Change] = []
+    for pos, key in enumerate(random.sample(range(600), 12)):
+        if key in model and random.random() < 0.4:
+            wanted.append((DELETE, pos, model.pop(key)))
+        else:
+            model[key] = order(key, f"e{epoch}")
+            wanted.append((UPDATE, pos, model[key]))
+    return wanted
+
+
+_COMPACT_FOREVER = """
+import sys
+from pathlib import Path
+from tests.system.test_compaction import EAGER, sink_at
+sink = sink_at(Path(sys.argv[1]))
+while True:
+    sink.compact(EAGER)
+"""
+
+
+def test_a_killed_compaction_leaves_nothing_half_visible(sink: DeltaSink, tmp_path: Path) -> None:
+    before = stored(tmp_path / "target")
+    process = subprocess.Popen(
+        [sys.executable, "-c", _COMPACT_FOREVER, str(tmp_path)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    try:
+        wait_for(lambda: any((tmp_path / "target").glob("compacted-*")), "a file is being joined")
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert stored(tmp_path / "target") == before
+    while sink.compact(EAGER) is not None:
+        assert stored(tmp_path / "target") == before
+    assert len(bounds(tmp_path)) == 1
+
+
+def test_nothing_younger_than_the_retention_is_swept(sink: DeltaSink, tmp_path: Path) -> None:
+    sink.writer().write(Epoch(2), 41, 0, [batch(ORDERS, [order(1000)])])
+    stage(sink.staging, 0, change_table(ORDERS, [(INSERT, 1, order(1))]), ORDERS.key)
+    sink.compact(EAGER)
+    assert sink.sweep() == []
+
+
+def test_uncommitted_and_staged_files_are_swept_after_the_retention(sink: DeltaSink, tmp_path: Path) -> None:
+    (orphan,) = sink.writer().write(Epoch(2), 41, 0, [batch(ORDERS, [order(1000)])]).files
+    staged = stage(sink.staging, 0, change_table(ORDERS, [(INSERT, 1, order(1))]), ORDERS.key)
+    assert staged is not None
+    for path in (orphan.path, staged.path):
+        before = (tmp_path / "target" / path).stat().st_mtime - 7200
+        os.utime(tmp_path / "target" / path, (before, before))
+    assert sorted(map(os.path.basename, sink.sweep())) == sorted(map(os.path.basename, (orphan.path, staged.path)))
+    assert stored(tmp_path / "target") == in_order(order(n) for n in range(400))
+
+
+def test_a_job_joins_when_it_goes_live_and_then_only_above_its_limit(sink: DeltaSink, tmp_path: Path) -> None:
+    state = beginning(plan_with(0, 10))
+    live = replace(state, vnodes=tuple(replace(v, phase=Phase.LIVE, complete=Epoch(1)) for v in state.vnodes))
+    clock = [0.0]
+    upkeep = Upkeep(sink, _config(tmp_path), lambda: clock[0])
+    assert upkeep.maybe_compact(state) is None
+    went_live = upkeep.maybe_compact(live)
+    assert went_live is not None
+    assert went_live.removed == 40
+    for epoch in range(2, 12):
+        sink.apply(Epoch(epoch), changes((INSERT, 1, order(1000 + epoch))))
+        assert upkeep.maybe_compact(live) is None
+    for epoch in range(12, 40):
+        sink.apply(Epoch(epoch), changes((INSERT, 1, order(1000 + epoch))))
+    assert upkeep.maybe_compact(live) is not None
+    clock[0] = SWEEP_EVERY_SECONDS
+    upkeep.maybe_compact(live)
+
+
+def _config(folder: Path) -> Config:
+    return Config.model_validate(
+        {
+            "job": "case",
+            "mysql": {"host": "h", "user": "u", "database": "d", "table": "t"},
+            "sink": {"delta": {"path": str(folder / "target"), "target_file_size": "20KB", "compact_small_files": 20}},
+            "state": {"path": str(folder / "state")},
+        }
+    )
+
+
+def test_a_live_job_stays_exact_while_its_target_is_compacted_from_outside(
+    spark: SparkSession, mysql_server: MySqlServer, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    with live_job(spark, mysql_server, tmp_path, settings={"sink": _sink(tmp_path)}) as job:
+        job.start()
+        with writing(job):
+            job.until(lambda: bool(job.case.lake.exists() and bounds_exist(job.case.lake)), "the first rows")
+            while not job.state.is_live:
+                maintenance.compact(job.config, say=said.append)
+            for _ in range(5):
+                maintenance.compact(job.config, say=said.append)
+        job.stop()
+        assert maintenance.compact(job.config, say=said.append) == 0
+        job.assert_equal()
+    assert any("joined" in line for line in said), said
+
+
+def bounds_exist(lake: Path) -> bool:
+    return (lake / "_delta_log").exists() and len(DeltaTable(lake).file_uris()) > 4
+
+
+def _sink(folder: Path) -> dict[str, object]:
+    return {"delta": {"path": str(folder / "lake"), "target_file_size": "200KB"}}

@@ -1,0 +1,45 @@
+"""Only one driver writes: a second one is refused, and one that slept through its lease cannot commit when it wakes."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from devkit.mysql import SqlServer
+from devkit.orders import create_orders_table
+from devkit.waiting import wait_for
+from devkit.writer import Workload
+from progress.report import JobPhase
+from tests.system.job_case import JobCase
+from vnode_backfill.places import state_store
+
+
+def test_second_driver_is_refused_and_a_sleeping_one_is_fenced(
+    source_server: SqlServer, database: str, tmp_path: Path
+) -> None:
+    with source_server.connect() as connection:
+        table = create_orders_table(connection, 6_000, 9, database=database, key_step=3)
+    settings: dict[str, object] = {
+        "state": {"path": str(tmp_path / "state"), "lease": "3s"},
+        "limits": {"range_rows": 100, "rows_per_second": 500, "backoff": "200ms"},
+    }
+    case = JobCase(source_server, tmp_path, database, settings=settings)
+    with Workload(lambda: source_server.connect(database), table, seed=13, rate=200), case.started("run") as first:
+        case.wait_for_phase(JobPhase.SNAPSHOT, first)
+        wait_for(lambda: case.report().ranges > 0, "the first ranges")
+        assert f"process {first.pid}" in case.run("--until", "live", code=1)
+        first.send(signal.SIGSTOP)
+        wait_for(lambda: driver_of(case) is None, "the sleeping driver's lease to run out")
+        with case.started("run", "--until", "live") as second:
+            wait_for(lambda: driver_of(case) == second.pid, "the second driver to take over")
+            # Both are awake now, the first one in the middle of an epoch that the second one repeats.
+            first.send(signal.SIGCONT)
+            assert "another driver took over" in first.wait(1)
+            second.wait(0)
+    case.to_live()
+    assert case.differences() == []
+
+
+def driver_of(case: JobCase) -> int | None:
+    lease = state_store(case.loaded_config()).current_lease()
+    return None if lease is None else lease.process.pid

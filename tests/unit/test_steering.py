@@ -1,0 +1,279 @@
+"""Requests are checked before they are written, name what is wrong, and need neither a driver nor a JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from devkit.spark import REPOSITORY
+from progress.state import BackfillState, Phase, RequestKind
+from progress.store import StateStore
+from tests.unit.state_folder import PLAN, create
+from vnode_backfill import steering
+from vnode_backfill.cli import execute
+from vnode_backfill.config import Config, load_config
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.errors import ConfigError, StateError
+from vnode_backfill.places import buffer_path, state_store
+
+COMMANDS = [
+    ("status", "--json"),
+    ("rescale", "--workers", "3"),
+    ("throttle", "--rows-per-second", "100"),
+    ("pause",),
+    ("resume",),
+    ("stop",),
+    ("resnapshot", "--only", "1-2"),
+    ("resnapshot", "--where-key", "3..12"),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The configuration of a job with 4 vnodes, keys 0 to 30 in three ranges, that two workers share."""
+    settings = {
+        "job": "orders",
+        "mysql": {"host": "nowhere.invalid", "user": "root", "database": "shop", "table": "orders"},
+        "sink": {"delta": {"path": str(tmp_path / "lake")}},
+        "state": {"path": str(tmp_path / "state")},
+        "vnodes": 4,
+        "workers": 2,
+    }
+    file = tmp_path / "job.yaml"
+    file.write_text(json.dumps(settings))
+    return file
+
+
+@pytest.fixture
+def config(path: Path) -> Config:
+    return load_config(path, {})
+
+
+@pytest.fixture
+def driver(config: Config) -> StateStore:
+    """The store of the driver that has created the job and drives it."""
+    store = state_store(config)
+    create(store)
+    return store
+
+
+def run(path: Path, *words: str) -> int:
+    name, *flags = words
+    return execute([name, "--config", str(path), *flags])
+
+
+def asked(config: Config) -> list[str]:
+    snapshot = state_store(config).status_snapshot()
+    assert snapshot is not None
+    return [str(each.request.kind) for each in snapshot.asked]
+
+
+def commit(driver: StateStore, phase: Phase, *, stopped: bool) -> BackfillState:
+    """Everything is read; the vnodes are in this phase."""
+    loaded = driver.load()
+    assert loaded is not None
+    vnodes = tuple(
+        replace(
+            vnode, phase=phase, complete=Epoch(1), epoch=Epoch(1),
+            reads=tuple((planned.ordinal, Epoch(0)) for planned in PLAN.of_vnode(vnode.vnode)),
+        )
+        for vnode in loaded.state.vnodes
+    )  # fmt: skip
+    state = replace(loaded.state, revision=loaded.state.revision + 1, vnodes=vnodes, stopped=stopped)
+    driver.commit(state)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("bitmaps", "named"),
+    [
+        (("0=0-2", "1=2-3"), "vnodes 2 are in more than one bitmap"),
+        (("0=0", "1=3"), "vnodes 1-2 are in no bitmap"),
+        (("0=0-3", "1=4-7"), "vnode 7 in vnodes '4-7' is not between 0 and 3"),
+        (("0=0-1", "0=2-3"), "--bitmap 0=2-3: expected WORKER=VNODES, each worker once"),
+        (("0=0-1", "2=2-3"), "--bitmap: workers are [0, 2], expected 0 to 1"),
+        (("0-3",), "--bitmap 0-3: expected WORKER=VNODES"),
+    ],
+)
+def test_bitmaps_that_do_not_fit_are_refused_by_name(
+    path: Path, config: Config, driver: StateStore, capsys: pytest.CaptureFixture[str], bitmaps: tuple[str, ...], named: str
+) -> None:  # fmt: skip
+    assert run(path, "rescale", *(word for text in bitmaps for word in ("--bitmap", text))) == 2
+    assert named in capsys.readouterr().err
+    assert asked(config) == []
+
+
+@pytest.mark.parametrize("workers", ["0", "5"])
+def test_workers_that_cannot_share_the_vnodes_are_refused(
+    path: Path, config: Config, driver: StateStore, capsys: pytest.CaptureFixture[str], workers: str
+) -> None:
+    assert run(path, "rescale", "--workers", workers) == 2
+    assert f"{workers} workers cannot share 4 vnodes" in capsys.readouterr().err
+    assert asked(config) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("throttle", "--rows-per-second", "-1"), "--rows-per-second -1: must be 0 or more"),
+        (("resnapshot", "--only", "9"), "vnode 9 in vnodes '9' is not between 0 and 3"),
+        (("resnapshot", "--where-key", "10"), "expected LOW..HIGH"),
+        (("resnapshot", "--where-key", "20..10"), "the upper bound lies below the lower one"),
+        (("resnapshot", "--where-key", "a..b"), "'a' is not a value of id (int)"),
+        (("wait", "--timeout", "soon"), "--timeout soon"),
+    ],
+)
+def test_request_that_means_nothing_is_refused(
+    path: Path, config: Config, driver: StateStore, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], reason: str
+) -> None:  # fmt: skip
+    assert run(path, *flags) == 2
+    assert reason in capsys.readouterr().err
+    assert asked(config) == []
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_job_that_does_not_exist_cannot_be_asked(
+    path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    assert run(path, *words) == 1
+    assert "there is no job orders" in capsys.readouterr().err
+
+
+def test_answer_says_when_the_request_will_be_acted_on(
+    path: Path, driver: StateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(path, "rescale", "--workers", "3") == 0
+    assert capsys.readouterr().out == "request 1: rescale (3 workers), at the next barrier\n"
+    driver.release()
+    assert run(path, "throttle", "--off") == 0
+    assert capsys.readouterr().out == "request 2: rate_limit (no limit), when the job is run again\n"
+
+
+def test_stop_is_refused_where_nobody_would_stop(
+    path: Path, config: Config, driver: StateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver.release()
+    assert run(path, "stop") == 1
+    assert "nobody drives job orders now" in capsys.readouterr().err
+    assert asked(config) == []
+
+
+def test_status_shows_who_asked_for_what_and_when(
+    path: Path, config: Config, driver: StateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(path, "pause")
+    capsys.readouterr()
+    assert run(path, "status", "--json") == 0
+    (request,) = json.loads(capsys.readouterr().out)["requests"]
+    assert (request["id"], request["kind"], request["epoch"]) == (1, "pause", None)
+    assert all(request[name] for name in ("who", "host", "asked_at"))
+
+
+@pytest.mark.parametrize(
+    ("where", "ordinals", "extend"),
+    [("3..12", {0, 1}, False), ("25..30", {2}, False), ("25..31", {2}, True), ("-5..-1", set(), True)],
+)
+def test_stretch_of_keys_becomes_the_ranges_that_hold_it(
+    config: Config, driver: StateStore, where: str, ordinals: set[int], extend: bool
+) -> None:
+    assert steering.resnapshot(config, only=None, where_key=where, everything=False) == 0
+    (request,) = driver.unacknowledged(_state(driver))
+    assert request.kind is RequestKind.RESNAPSHOT
+    assert (request.ordinals, request.extend) == (frozenset(ordinals), extend)
+
+
+def test_resnapshot_of_everything_reaches_beyond_the_plan(config: Config, driver: StateStore) -> None:
+    assert steering.resnapshot(config, only=None, where_key=None, everything=True) == 0
+    (request,) = driver.unacknowledged(_state(driver))
+    assert request.vnodes == frozenset(range(4))
+    assert request.extend
+
+
+def test_resnapshot_needs_to_know_what(config: Config, driver: StateStore) -> None:
+    with pytest.raises(ConfigError, match="exactly one of --only, --where-key, --all"):
+        steering.resnapshot(config, only="1", where_key=None, everything=True)
+
+
+def test_waiting_ends_when_the_job_is_live(config: Config, driver: StateStore) -> None:
+    commit(driver, Phase.LIVE, stopped=False)
+    assert steering.wait(config, timeout=None) == 0
+
+
+def test_waiting_ends_when_a_live_job_was_stopped(config: Config, driver: StateStore) -> None:
+    commit(driver, Phase.LIVE, stopped=True)
+    driver.release()
+    assert steering.wait(config, timeout=None) == 0
+
+
+def test_job_stopped_while_it_is_read_again_is_not_live_although_it_was(config: Config, driver: StateStore) -> None:
+    commit(driver, Phase.LIVE, stopped=False)
+    loaded = driver.load()
+    assert loaded is not None
+    back = tuple(replace(v, phase=Phase.SNAPSHOT, complete=None, reads=()) for v in loaded.state.vnodes)
+    driver.commit(replace(loaded.state, revision=loaded.state.revision + 1, vnodes=back, stopped=True))
+    driver.release()
+    with pytest.raises(StateError, match=r"job orders is stopped at 100\.00 %"):
+        steering.wait(config, timeout=None)
+
+
+def test_waiting_gives_up_in_time_and_says_how_far_it_is(config: Config, driver: StateStore) -> None:
+    with pytest.raises(StateError, match=r"job orders is not live yet: snapshot, 0\.00 %"):
+        steering.wait(config, timeout=timedelta(0))
+
+
+def test_drop_names_what_goes_and_leaves_the_target(
+    path: Path, config: Config, driver: StateStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver.release()
+    (tmp_path / "lake").mkdir()
+    Path(buffer_path(config)).mkdir(parents=True)
+    assert run(path, "drop") == 0
+    printed = capsys.readouterr().out
+    assert driver.folder in printed
+    assert buffer_path(config) in printed
+    assert "the target delta:/lake/orders stays as it is" in printed
+    assert (tmp_path / "lake").exists()
+    assert not Path(buffer_path(config)).exists()
+    assert state_store(config).load() is None
+
+
+def test_job_that_is_driven_is_not_dropped(path: Path, driver: StateStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(path, "drop") == 1
+    assert "job 'orders' is driven by anna" in capsys.readouterr().err
+    assert driver.load() is not None
+
+
+def test_no_command_starts_a_jvm_or_asks_the_database(path: Path, driver: StateStore) -> None:
+    """The database of this job does not exist; and Spark's Python would be loaded before its Java."""
+    lines = [[name, "--config", str(path), *flags] for name, *flags in COMMANDS]
+    program = (
+        "import os, sys; from vnode_backfill.cli import execute;"
+        f"codes = [execute(line) for line in {lines!r}];"
+        "print(codes, sorted({'pyspark', 'py4j', 'numba', 'pymysql'} & set(sys.modules)));"
+        "sys.stdout.flush(); os._exit(0)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1:] == [f"{[0] * len(COMMANDS)} []"], done.stdout + done.stderr
+
+
+def test_request_is_one_row_of_a_table_that_stays_one_file(config: Config, driver: StateStore) -> None:
+    for _ in range(3):
+        steering.pause(config)
+    table = DeltaTable(f"{driver.folder}/requests")
+    assert len(table.file_uris()) == 1
+    assert [row["id"] for row in table.to_pyarrow_table().to_pylist()] == [1, 2, 3]
+
+
+def _state(driver: StateStore) -> BackfillState:
+    loaded = driver.load()
+    assert loaded is not None
+    return loaded.state
