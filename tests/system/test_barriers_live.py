@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from devkit.mysql import MariaDbServer
-from progress.report import JobPhase, Retry
+from progress.report import JobPhase, Report, Retry
 from progress.state import Phase
 from tests.system.live_job import LiveJob, fails_once, live_job, no_fault, writing
 from vnode_backfill import steering
@@ -215,6 +215,11 @@ def test_dead_database_is_named_by_its_address(spark: SparkSession, own_server: 
         own_server.start()
 
 
+def retry_of(report: Report) -> str:
+    retry = report.observed.retry
+    return "" if retry is None else f"attempt {retry.attempt}: {retry.message}"
+
+
 def test_job_survives_a_restart_of_the_database_and_shows_the_attempts(
     spark: SparkSession, own_server: MariaDbServer, tmp_path: Path
 ) -> None:
@@ -224,9 +229,7 @@ def test_job_survives_a_restart_of_the_database_and_shows_the_attempts(
         for _ in range(2):
             own_server.kill()
             job.until(lambda: (retry := job.shown().observed.retry) is not None and retry.attempt >= 2, "two attempts")
-            retry = job.shown().observed.retry
-            assert retry is not None
-            assert "connection lost" in retry.message
+            job.until(lambda: "connection lost" in retry_of(job.report()), "status names the error and the attempt")
             own_server.start()
             job.until(lambda: job.shown().observed.retry is None, "it goes on")
         job.ask(lambda config: steering.throttle(config, rows_per_second=None))

@@ -170,6 +170,7 @@ def test_busy_source_holds_the_snapshot_and_says_why_while_the_log_goes_on(
 def assert_held(job: LiveJob, reason: str) -> None:
     """The reason is shown; no epoch that begins from now on reads, and the log is captured further."""
     job.until(lambda: job.shown().observed.throttled_by.startswith(reason), reason)
+    job.until(lambda: job.report().observed.throttled_by.startswith(reason), f"status says: {reason}")
     until_log_moves(job)
     until_log_moves(job)
     rows = job.state.rows

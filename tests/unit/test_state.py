@@ -62,9 +62,11 @@ def test_new_job_with_a_vnode_nobody_has_is_refused() -> None:
 
 
 def test_job_is_live_when_every_vnode_is_at_one_offset() -> None:
-    live = tuple(replace(v, phase=Phase.LIVE) for v in beginning(PLAN).vnodes)
+    live = tuple(replace(v, phase=Phase.LIVE, complete=Epoch(1)) for v in beginning(PLAN).vnodes)
     state = replace(beginning(PLAN), vnodes=live)
     assert state.is_live
+    unread = replace(state, vnodes=(replace(live[0], complete=None), *live[1:]))
+    assert not unread.is_live
     assert not changed(state, applied=at(101)).is_live
     assert not changed(state, phase=Phase.CATCH_UP).is_live
 

@@ -14,6 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from devkit.spark import REPOSITORY
+from devkit.waiting import wait_for
+from progress.observed import ObservedFile, ObservedReporter
+from progress.report import Observed, Retry
 from progress.state import BackfillState, Phase, RequestKind
 from progress.store import StateStore
 from tests.unit.state_folder import PLAN, create
@@ -23,6 +26,7 @@ from vnode_backfill.config import Config, load_config
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import ConfigError, StateError
 from vnode_backfill.places import buffer_path, state_store
+from vnode_backfill.status import read_report
 
 COMMANDS = [
     ("status", "--json"),
@@ -175,6 +179,36 @@ def test_status_shows_who_asked_for_what_and_when(
     (request,) = json.loads(capsys.readouterr().out)["requests"]
     assert (request["id"], request["kind"], request["epoch"]) == (1, "pause", None)
     assert all(request[name] for name in ("who", "host", "asked_at"))
+
+
+def test_status_shows_what_the_running_driver_noted(path: Path, config: Config, driver: StateStore) -> None:
+    assert driver.lease is not None
+    file = ObservedFile(driver.folder, {}, driver.lease.generation)
+    noted = Observed(rows_per_second=12.5, lag_bytes=7, throttled_by="too busy", retry=Retry(2, "connection lost"))
+    file.write(noted)
+    shown = read_report(config).observed
+    assert replace(shown, driver="") == noted
+    assert shown.driver.startswith("anna on")
+    driver.release()
+    assert read_report(config).observed == Observed()
+
+
+def test_note_that_cannot_be_read_is_as_good_as_none(config: Config, driver: StateStore) -> None:
+    assert driver.lease is not None
+    (Path(driver.folder) / f"observed-{driver.lease.generation}").write_text("half a no")
+    assert read_report(config).observed.throttled_by == ""
+
+
+def test_driver_notes_changed_reasons_at_once_and_takes_its_note_away(config: Config, driver: StateStore) -> None:
+    old, file = (ObservedFile(driver.folder, {}, generation) for generation in (1, 2))
+    old.write(Observed(throttled_by="of a driver that was killed"))
+    reporter = ObservedReporter(file, every=3600.0)
+    report = read_report(config)
+    reporter.show(replace(report, observed=Observed(throttled_by="too busy")))
+    wait_for(lambda: file.read() == Observed(throttled_by="too busy"), "the reason is noted", state=file.read)
+    assert old.read() is None
+    reporter.close()
+    assert file.read() is None
 
 
 @pytest.mark.parametrize(
