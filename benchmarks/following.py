@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _TINY = {
 }
 _TINY_ROWS = 4_000
 _CHANGES = 10
+_PATIENCE_SECONDS = 600
 _BACKLOG_ROWS = 500_000
 
 
@@ -43,10 +45,10 @@ def epoch(bench: Bench) -> list[Figure]:
     empty = [seconds for number, seconds in took.items() if number not in read]
     process = start(job.command())
     try:
-        reached = [_change_reaches_lake(bench, job.lake, number) for number in range(_CHANGES)]
+        reached = [_change_reaches_lake(bench, job.lake, number, process) for number in range(_CHANGES)]
     finally:
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=_PATIENCE_SECONDS)
     if process.returncode != 0:
         raise RunFailedError(output[-6000:])
     live = list(_epochs(read_marks(job.marks)).values())
@@ -65,11 +67,17 @@ def _epochs(marks: Sequence[Mark]) -> dict[int, float]:
     return {number: ended[number] - at for number, at in sorted(began.items()) if number in ended}
 
 
-def _change_reaches_lake(bench: Bench, lake: Path, number: int) -> float:
-    expected = _TINY_ROWS + number + 1
+def _change_reaches_lake(bench: Bench, lake: Path, number: int, process: subprocess.Popen[str]) -> float:
+    """Insert a row and wait until readers of the lake see it."""
+
+    def arrived() -> bool:
+        if process.poll() is not None:
+            raise RunFailedError(f"the live job ended with {process.returncode}")
+        return lake_count_and_sum(lake)[0] == _TINY_ROWS + number + 1
+
     bench.source.insert_copies("tiny", 1)
     began = time.monotonic()
-    wait_for(lambda: lake_count_and_sum(lake)[0] == expected, "the change in the lake", seconds=180)
+    wait_for(arrived, "the change in the lake", seconds=_PATIENCE_SECONDS)
     return time.monotonic() - began
 
 

@@ -129,11 +129,11 @@ def _writing(bench: Bench, table: str) -> Iterator[list[int]]:
     )  # fmt: skip
     counts: list[int] = []
     try:
-        wait_for(lambda: bench.source.row(position) > before, "the writer's first change", seconds=120)
+        wait_for(lambda: bench.source.row(position) > before, "the writer's first change", seconds=600)
         yield counts
     finally:
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=600)
     counts += json.loads(output.strip().splitlines()[-1])["counts"].values()
 
 

@@ -241,7 +241,7 @@ def _check_receipts(state: Coordinator, event: RangesRead | ReceiptsCommitted) -
 
 def _all_collected(state: Coordinator) -> Decision:
     """Every read has ended; only now may the next written offset be sampled."""
-    if any(request.extend for request in state.requests):
+    if any(request.extend for request in state.requests) and not _is_stopping(state):
         return replace(state, stage=Stage.EXTENDING), (ExtendPlan(state.saved.plan_generation),)
     return _sample(replace(state, stage=Stage.SAMPLING))
 
@@ -251,7 +251,8 @@ def _prepare_commit(state: Coordinator, sample: Sample) -> Decision:
     after = _after_epoch(state) if finished else state.saved
     plan, set_back = state.current_plan, frozenset[VnodeId]()
     stopping = state.stopping
-    honoured = tuple(r for r in state.requests if not r.extend or state.pending_plan is not None)
+    last = finished and state.stopping and state.intent.kind is BarrierKind.SYNC_CHECKPOINT
+    honoured = _honoured(state, last=last)
     if state.pending_plan is not None:
         plan = state.pending_plan
         after, set_back = _extended(after, plan)
@@ -260,7 +261,6 @@ def _prepare_commit(state: Coordinator, sample: Sample) -> Decision:
         set_back |= back
         stopping = stopping or request.kind is RequestKind.STOP
     waiting = tuple(request for request in state.requests if request not in honoured)
-    last = finished and state.intent.kind is BarrierKind.SYNC_CHECKPOINT and state.stopping
     intent = None if last else _intent(after, plan, sample, stopping=stopping, waiting=bool(waiting))
     if not finished and intent is None and not honoured:
         # The source has answered: attempts count in a row, and an idle job has no commit that would end the row.
@@ -274,6 +274,20 @@ def _prepare_commit(state: Coordinator, sample: Sample) -> Decision:
         state, stage=Stage.COMMITTING, pending=after, pending_plan=plan, requests=waiting, stopping=stopping
     )
     return state, (CommitEpoch(after),)
+
+
+def _is_stopping(state: Coordinator) -> bool:
+    return state.stopping or any(request.kind is RequestKind.STOP for request in state.requests)
+
+
+def _honoured(state: Coordinator, *, last: bool) -> tuple[Request, ...]:
+    """The requests this commit carries out. A stop leaves what would set vnodes back to the next driver, which finds it again: a
+    job that is asked to stop when live is live when it has stopped."""
+    if last:
+        return tuple(request for request in state.requests if request.kind is RequestKind.STOP)
+    if _is_stopping(state):
+        return tuple(request for request in state.requests if request.kind is not RequestKind.RESNAPSHOT)
+    return tuple(request for request in state.requests if not request.extend or state.pending_plan is not None)
 
 
 def _intent(after: BackfillState, plan: SplitPlan, sample: Sample, *, stopping: bool, waiting: bool) -> Intent | None:
