@@ -31,6 +31,8 @@ from vnode_backfill.protocol import (
     SampleSource,
 )
 
+pytestmark = pytest.mark.long
+
 OF_AN_EPOCH = (ReadRanges, BufferChanges, MergeEpoch, CommitReceipts)
 NO_RETRY: dict[str, object] = {"limits": {"retries": 0}}
 PATIENT: dict[str, object] = {"limits": {"retries": 500, "rows_per_second": 500}}
@@ -312,7 +314,7 @@ def test_killed_python_worker_is_named_and_its_epoch_repeated(
 
 def kill_workers() -> int:
     """Kill the Python workers of this process's own Spark; how many there were."""
-    workers = [pid for pid in _descendants(os.getpid()) if "pyspark.daemon" in _command(_parent(pid))]
+    workers = [pid for pid in _descendants(os.getpid()) if "daemon" in _command(_parent(pid))]
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
     return len(workers)

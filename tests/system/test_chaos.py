@@ -26,6 +26,8 @@ from vnode_backfill.errors import SourceError
 from vnode_backfill.job import Until
 from vnode_backfill.protocol import ReadRanges
 
+pytestmark = pytest.mark.long
+
 
 def execute(job: LiveJob, *statements: str) -> None:
     with job.case.server.connect(job.case.database) as connection, connection.cursor() as cursor:

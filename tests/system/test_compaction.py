@@ -210,6 +210,8 @@ _COMPACT_FOREVER = """
 import sys
 from pathlib import Path
 from tests.system.test_compaction import EAGER, sink_at
+
+pytestmark = pytest.mark.long
 sink = sink_at(Path(sys.argv[1]))
 while True:
     sink.compact(EAGER)

@@ -24,6 +24,8 @@ from vnode_backfill.errors import BackfillError, ConfigError
 from vnode_backfill.handoff import check_pair, main, read_handoff, write_handoff
 from vnode_backfill.opening import Beginning, examine_source, open_job, open_table
 
+pytestmark = pytest.mark.long
+
 COPY: dict[str, object] = {"startup_mode": "snapshot"}
 FOLLOW: dict[str, object] = {"startup_mode": "specific", "specific": {"from_job": "copy"}}
 RUNS = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}

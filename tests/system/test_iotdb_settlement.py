@@ -21,6 +21,8 @@ from vnode_backfill.errors import FencedError, SinkError, SinkUnavailableError
 from vnode_backfill.sinks.iotdb import IotdbOptions, IotdbSink
 from vnode_backfill.vnode import Key
 
+pytestmark = pytest.mark.long
+
 INSERT, UPDATE, DELETE = ChangeOp
 
 

@@ -26,6 +26,8 @@ from vnode_backfill.sinks.iotdb import Existing
 from vnode_backfill.sinks.iotdb_compare import PointDifferenceKind, compare_points
 from vnode_backfill.sinks.iotdb_preflight import Level, inspect_iotdb
 
+pytestmark = pytest.mark.long
+
 INSERT, UPDATE, DELETE = ChangeOp
 
 

@@ -30,6 +30,8 @@ from vnode_backfill.errors import PlanRefusedError, StateError
 from vnode_backfill.single_job import open_single, run_single
 from vnode_backfill.vnode import Key
 
+pytestmark = pytest.mark.long
+
 SLOWLY: dict[str, object] = {
     "executor": "single",
     "limits": {"backoff": "200ms", "max_backoff": "2s", "rows_per_second": 2500},

@@ -24,6 +24,8 @@ from tests.system.startup_case import Source, config_of, source_on, table_of
 from vnode_backfill.errors import BackfillError
 from vnode_backfill.opening import examine_source, open_job
 
+pytestmark = pytest.mark.long
+
 OUTSIDE = {"Format_desc", "Previous_gtids", "Gtid_list", "Binlog_checkpoint", "Gtid", "Rotate"}
 """Events that begin where no transaction is open."""
 

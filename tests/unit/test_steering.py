@@ -19,7 +19,8 @@ from progress.observed import ObservedFile, ObservedReporter
 from progress.report import Observed, Retry
 from progress.state import BackfillState, Phase, RequestKind
 from progress.store import StateStore
-from tests.unit.state_folder import PLAN, create
+from tests.unit.state_examples import beginning
+from tests.unit.state_folder import PLAN, record
 from vnode_backfill import steering
 from vnode_backfill.cli import execute
 from vnode_backfill.config import Config, load_config
@@ -65,7 +66,8 @@ def config(path: Path) -> Config:
 def driver(config: Config) -> StateStore:
     """The store of the driver that has created the job and drives it."""
     store = state_store(config)
-    create(store)
+    lease = store.acquire_lease("anna", timedelta(hours=1))
+    store.create(record("orders"), PLAN, beginning(PLAN, workers=2), lease)
     return store
 
 
