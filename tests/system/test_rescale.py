@@ -19,6 +19,8 @@ from vnode_backfill.bitmap import moved, split_evenly
 from vnode_backfill.config import Config
 from vnode_backfill.protocol import SampleSource
 
+pytestmark = pytest.mark.long
+
 VNODES = 16
 SLOWLY = 800
 """Rows per second at which a job begins, so that it can be caught in the middle."""
@@ -144,6 +146,7 @@ def test_request_made_while_nobody_drives_is_honoured_by_the_next_driver(
         assert "when the job is run again" in capsys.readouterr().out
         at_full_speed(job.config)
         job.start()
+        job.until(lambda: bool(job.committed), "the first commit")
         assert job.committed[0].vnodes == left
         job.until_answered()
         assert len(job.state.assignment) == 7

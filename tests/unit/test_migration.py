@@ -18,10 +18,10 @@ from progress.single_state import Walk
 from progress.single_store import SingleStore
 from progress.state import FORGOTTEN, BackfillState, Phase, check_laws
 from progress.store import StateStore
+from tests.histories.walk_simulation import MigratedSimulation
 from tests.simulation.world import WrongError
 from tests.unit.state_examples import PARTS, at, plan_with
 from tests.unit.state_folder import MINUTE
-from tests.unit.walk_simulation import MigratedSimulation
 from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import LawBrokenError, StateError

@@ -19,11 +19,11 @@ from progress.single_state import WHOLE_KEY, Walk, walk_plan
 from progress.single_store import SingleStore, store_of
 from progress.state import BackfillState, Failure, Intent, Phase, Request, RequestKind, new_state
 from progress.store import JobRecord, StateStore
+from tests.histories.walk_simulation import WalkDriver, WalkSimulation
 from tests.simulation.actors import Steps
 from tests.simulation.world import BufferedChange, ReadReceipt, WrongError
 from tests.unit.state_examples import DEFINITION, at
 from tests.unit.state_folder import MINUTE, Clock, create, record
-from tests.unit.walk_simulation import WalkDriver, WalkSimulation
 from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.change import Mark
 from vnode_backfill.columns import Column, TableDefinition

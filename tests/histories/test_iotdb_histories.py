@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.histories.iotdb_model import ModelServer
 from tests.system.iotdb_case import READINGS, Change, reading, window
 from tests.tables import Row, batch, plan
-from tests.unit.iotdb_model import ModelServer
 from vnode_backfill.change import ChangeOp
 from vnode_backfill.config import IotdbSinkConfig
 from vnode_backfill.epoch import Epoch
