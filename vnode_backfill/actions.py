@@ -70,6 +70,7 @@ Moment = Literal["before", "after"]
 Seam = Callable[[Moment, Action], None]
 _FIRST_ROWS_PER_SECOND = 200_000
 """Assumed of a worker until it was measured; a lane stops when its time is over, so too much is harmless."""
+_MOST_ROWS_PER_SECOND = 5_000_000
 
 
 def no_seam(moment: Moment, action: Action) -> None:
@@ -126,9 +127,15 @@ class Pace:
     epoch_began: float = 0.0
     read_last: bool = False
 
-    def measured(self, rows: int, seconds: float, lanes: int) -> None:
+    def measured(self, rows: int, seconds: float, lanes: int, *, everything: bool) -> None:
+        """Learn from an epoch without a limit. Where all that was planned was read in time, more is planned next: the measured time
+        holds what a Spark job costs before its first row, so small epochs would look slow and stay small."""
         if rows and seconds > 0:
-            self.rows_per_second = 0.5 * self.rows_per_second + 0.5 * rows / seconds / max(lanes, 1)
+            seen = rows / seconds / max(lanes, 1)
+            slower = 0.5 * self.rows_per_second + 0.5 * seen
+            self.rows_per_second = (
+                min(max(2 * self.rows_per_second, seen), _MOST_ROWS_PER_SECOND) if everything else slower
+            )
 
 
 class Performer:
@@ -229,9 +236,11 @@ class Performer:
         began = time.monotonic()
         self._group(Actor.SNAPSHOT, barrier)
         read = read_ranges(self.services.spark.sparkContext, lanes)
-        self.pace.measured(
-            sum(r.rows for r in read), time.monotonic() - began, sum(bool(lane.ranges) for lane in lanes)
-        )
+        if not self.state.controls.rows_per_second:
+            working = [lane for lane in lanes if lane.ranges]
+            everything = len(read) == sum(len(lane.ranges) for lane in working)
+            rows = sum(receipt.rows for receipt in read)
+            self.pace.measured(rows, time.monotonic() - began, len(working), everything=everything)
         self.pace.read_last = bool(read)
         self._receipts = (*landed, *read)
         self.barriers.collect(

@@ -141,6 +141,8 @@ class BackfillJob:
             (timedelta(seconds=30), self._measure_source),
         ]
         if self._services.throttle is not None and self._services.throttle.has_checks:
+            # Once before anything is read: a source that is busy at the start is not read at all.
+            self._check_throttle()
             works.append((self._services.config.limits.throttle.every, self._check_throttle))
         threads = [threading.Thread(target=self._repeat, args=work, daemon=True) for work in works]
         for thread in threads:

@@ -36,6 +36,8 @@ from vnode_backfill.opening import Opened
 from vnode_backfill.status import read_report
 
 KILLED = -9
+DEADLINE = 480.0
+"""Seconds until a command or a wait counts as hung; an idle machine needs a small part of it."""
 COPIER = "copier"
 """The account of `create_copier`: it may do what a job needs and nothing else, and its connections are the job's."""
 
@@ -78,7 +80,7 @@ class Started:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def wait(self, code: int, *, seconds: float = 240) -> str:
+    def wait(self, code: int, *, seconds: float = DEADLINE) -> str:
         """Wait for its end, which must have this exit code; what it printed."""
         try:
             found: object = self.process.wait(seconds)
@@ -144,7 +146,7 @@ class JobCase:
     def loaded_config(self) -> Config:
         return load_config(self.config, env={**os.environ, **self.environment})
 
-    def run(self, *flags: str, kill: str | None = None, code: int = 0, seconds: float = 240) -> str:
+    def run(self, *flags: str, kill: str | None = None, code: int = 0, seconds: float = DEADLINE) -> str:
         """`vnode-backfill run …`, killed at a seam if asked for; the exit code must be `code`. Returns what it printed."""
         expected = KILLED if kill else code
         return self.command("run", *flags, kill=kill, code=expected, seconds=seconds)
@@ -152,7 +154,7 @@ class JobCase:
     def to_live(self) -> None:
         self.run("--until", "live")
 
-    def command(self, name: str, *flags: str, kill: str | None = None, code: int = 0, seconds: float = 240) -> str:
+    def command(self, name: str, *flags: str, kill: str | None = None, code: int = 0, seconds: float = DEADLINE) -> str:
         done = subprocess.run(
             self._line(name, flags, kill), cwd=REPOSITORY, env=self.process_environment(), capture_output=True,
             text=True, timeout=seconds, check=False,
@@ -193,7 +195,7 @@ class JobCase:
         """What `status` shows, without a process for it."""
         return read_report(self.loaded_config())
 
-    def wait_for_phase(self, phase: JobPhase, started: Started, *, seconds: float = 240) -> None:
+    def wait_for_phase(self, phase: JobPhase, started: Started, *, seconds: float = DEADLINE) -> None:
         """Return once a driver works in this phase; the command that is waited for must not end before."""
 
         def reached() -> bool:

@@ -168,6 +168,17 @@ def test_a_merge_repeated_after_half_of_it_ends_the_same(either: IotdbCase) -> N
     assert either.rows() == [row(either, 1, 3)]
 
 
+def test_aligned_devices_are_written_changed_and_emptied(case: IotdbCase) -> None:
+    sink = case.sink(aligned=True)
+    case.append(sink, reading(1, 1), reading(2, 2), reading(3, 3))
+    case.apply(sink, (UPDATE, reading(1, 1), reading(1, 1, 9.0)), (DELETE, reading(2, 2), None), epoch=2)
+    assert case.rows() == [reading(1, 1, 9.0), reading(3, 3)]
+    session = case.server.session()
+    answer = session.execute_query_statement(f"SHOW DEVICES root.{case.database}.**")
+    assert answer.next().get_fields()[1].value == b"true"
+    session.close()
+
+
 def test_slots_that_keys_exchange_end_with_the_right_keys(case: IotdbCase) -> None:
     sink = case.sink()
     case.append(sink, reading(1, 1, 1.0), reading(2, 2, 2.0))

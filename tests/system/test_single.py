@@ -52,12 +52,12 @@ def orders(server: SqlServer, database: str, rows: int) -> Iterator[Workload]:
 def test_walk_under_traffic_survives_kill_9(mariadb_server: MariaDbServer, tmp_path: Path) -> None:
     job = SingleCase(mariadb_server, tmp_path, "single_kill", settings=SLOWLY)
     with orders(mariadb_server, job.database, 6_000) as workload:
-        job.run(kill="after:CommitReceipts:2")
+        job.run(kill="after:CommitReceipts:2", seconds=900)
         half = SingleStore(str(tmp_path / "state"), "case").stored()
         assert half is not None
         assert half.walk.rows > 0
         assert half.state.vnodes[0].complete is None
-        job.run(kill="before:CommitEpoch:3")
+        job.run(kill="before:CommitEpoch:3", seconds=900)
         job.unlimited()
         job.to_live()
         workload.stop()
@@ -72,7 +72,7 @@ def test_walk_under_traffic_survives_kill_9(mariadb_server: MariaDbServer, tmp_p
 def test_half_walked_job_goes_on_under_the_parallel_executor(mysql_server: MySqlServer, tmp_path: Path) -> None:
     job = SingleCase(mysql_server, tmp_path, "single_migrated", settings=SLOWLY)
     with orders(mysql_server, job.database, 6_000) as workload:
-        job.run(kill="after:CommitReceipts:3")
+        job.run(kill="after:CommitReceipts:3", seconds=900)
         job.use(executor="parallel", limits={"range_rows": 400})
         job.to_live()
         workload.stop()

@@ -5,26 +5,25 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from devkit.mysql import SqlServer
+from devkit.mysql import MariaDbServer
 from devkit.orders import create_orders_table
 from devkit.waiting import wait_for
 from devkit.writer import Workload
 from progress.report import JobPhase
-from tests.system.job_case import JobCase
+from tests.system.job_case import JobCase, execute
 from vnode_backfill.places import state_store
 
 
-def test_second_driver_is_refused_and_a_sleeping_one_is_fenced(
-    source_server: SqlServer, database: str, tmp_path: Path
-) -> None:
-    with source_server.connect() as connection:
-        table = create_orders_table(connection, 6_000, 9, database=database, key_step=3)
+def test_second_driver_is_refused_and_a_sleeping_one_is_fenced(mariadb_server: MariaDbServer, tmp_path: Path) -> None:
+    execute(mariadb_server, None, "CREATE DATABASE drivers")
+    with mariadb_server.connect() as connection:
+        table = create_orders_table(connection, 4_000, 9, database="drivers", key_step=3)
     settings: dict[str, object] = {
         "state": {"path": str(tmp_path / "state"), "lease": "3s"},
         "limits": {"range_rows": 100, "rows_per_second": 500, "backoff": "200ms"},
     }
-    case = JobCase(source_server, tmp_path, database, settings=settings)
-    with Workload(lambda: source_server.connect(database), table, seed=13, rate=200), case.started("run") as first:
+    case = JobCase(mariadb_server, tmp_path, "drivers", settings=settings)
+    with Workload(lambda: mariadb_server.connect("drivers"), table, seed=13, rate=200), case.started("run") as first:
         case.wait_for_phase(JobPhase.SNAPSHOT, first)
         wait_for(lambda: case.report().ranges > 0, "the first ranges")
         assert f"process {first.pid}" in case.run("--until", "live", code=1)
@@ -38,6 +37,7 @@ def test_second_driver_is_refused_and_a_sleeping_one_is_fenced(
             second.wait(0)
     case.to_live()
     assert case.differences() == []
+    execute(mariadb_server, None, "DROP DATABASE drivers")
 
 
 def driver_of(case: JobCase) -> int | None:

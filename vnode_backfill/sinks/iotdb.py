@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property, partial
+from typing import TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
@@ -56,6 +57,9 @@ from vnode_backfill.sinks.iotdb_writing import (
     type_conflict,
 )
 from vnode_backfill.vnode import Key
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _PREPARE, _APPEND, _REPLACE, _MERGE = "prepare", "append", "replace", "merge"
 _REJECTED_READS, _REJECTED_CHANGES = "rejected-reads", "rejected-changes"
@@ -169,14 +173,10 @@ class IotdbSink:
         if self._log.landed(self._log.open(), _MERGE, epoch) or not changes.rows:
             return
         self._claims.forget(epoch)
+        run: TaskRunner = tasks if tasks is not None and changes.rows > IN_TASKS_CHANGES else _in_driver
         parts = changes.parts()
-        run: Callable[[Callable[[ChangeSlice], Outcome]], list[Outcome]]
-        if tasks is not None and changes.rows > IN_TASKS_CHANGES:
-            run = lambda step: tasks(step, parts)  # noqa: E731 - one of two ways to run a step
-        else:
-            run = lambda step: [step(part) for part in parts]  # noqa: E731
-        run(partial(_empty_left, self._settings, self._claims, epoch))
-        outcomes = run(partial(_write_kept, self._settings, epoch))
+        run(partial(_empty_left, self._settings, self._claims, epoch), parts)
+        outcomes = run(partial(_write_kept, self._settings, epoch), parts)
         self._settlement.settle_merge(epoch, [each.clash for each in outcomes if each.clash is not None])
         self._keep_rejected(_REJECTED_CHANGES, epoch, pa.concat_tables(outcome.rejected for outcome in outcomes))
         self._commit(self._log, _MERGE, epoch)
@@ -192,9 +192,6 @@ class IotdbSink:
             rows = stored_points(self.mapping, block).rows
             keys.extend(extremes(parts, [rows.column(name).combine_chunks() for name in self._definition.key], weights))
         return keys
-
-    def sweep(self) -> None:
-        """Nothing to sweep: claims are deleted as epochs are settled."""
 
     def close(self) -> None:
         self._session.close()
@@ -312,6 +309,10 @@ def check_series(mapping: PointMapping, series: Sequence[Series]) -> None:
     ]
     if wrong:
         raise type_conflict(wrong)
+
+
+def _in_driver(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return [function(item) for item in items]
 
 
 def _empty_left(settings: WriterSettings, claims: ClaimStore, epoch: Epoch, part: ChangeSlice) -> Outcome:
