@@ -104,7 +104,8 @@ def _open(address: SourceAddress, tls: ssl.SSLContext | None) -> Connection:
             host=address.host,
             port=address.port,
             user=address.user,
-            password=address.password,
+            # Bytes, because the client would take text for Latin-1.
+            password=address.password.encode(),
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=address.connect_timeout,
