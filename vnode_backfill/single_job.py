@@ -182,7 +182,7 @@ class WalkPerformer(Performer):
         began = time.monotonic()
         self._walked = self._walk(action) if any(action.lanes) else None
         rows = self._walked.receipt.rows if self._walked else 0
-        self.pace.measured(rows, time.monotonic() - began, 1)
+        self.pace.measured(rows, time.monotonic() - began, 1, everything=False)
         self.pace.read_last = bool(rows)
         event = RangesRead(barrier.epoch, self._ended(self._walked), barrier.attempt)
         self.barriers.collect(Actor.SNAPSHOT, barrier, event)
