@@ -38,6 +38,8 @@ from vnode_backfill.sinks.changes import MemoryChanges, stage
 from vnode_backfill.sinks.delta import DeltaSink
 from vnode_backfill.sinks.delta_compaction import CompactionPolicy
 
+pytestmark = pytest.mark.long
+
 INSERT, UPDATE, DELETE = ChangeOp
 TARGET_SIZE = 20_000
 """About eight of the files that `fill` makes."""
@@ -211,7 +213,6 @@ import sys
 from pathlib import Path
 from tests.system.test_compaction import EAGER, sink_at
 
-pytestmark = pytest.mark.long
 sink = sink_at(Path(sys.argv[1]))
 while True:
     sink.compact(EAGER)
