@@ -1,8 +1,8 @@
 """One timed run of the job or of the plain copy, each in a process of its own, as a user starts it.
 
-Two times are told of each. `seconds` is the work: the job's from its first question to the source until its last commit said "live",
-without the start of Python and the JVM; the copy's from the session's being there until the table is written. `whole_seconds` is the
-process from its start to its end.
+Two times are told of each. `seconds` is the work: the job's from the session's being there until its commit said "live", the copy's until
+the table is written. The job examines and plans the table while the JVM starts; what is left of that when the session is there counts
+here, and all of it counts in `whole_seconds`, which is the process from its start to its end.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class JobRun:
 
     @property
     def seconds(self) -> float:
-        return self.took("open_job") + self.live_at - self.at("open_session", "after")
+        return self.live_at - self.at("open_session", "after")
 
     @property
     def live_at(self) -> float:

@@ -15,7 +15,11 @@ from vnode_backfill.places import owner, state_store
 from vnode_backfill.status import read_report
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from progress.state import Failure
     from vnode_backfill.handoff import StoredHandoff
+    from vnode_backfill.job import Until
     from vnode_backfill.opening import Examined, Opened
 
 
@@ -89,32 +93,21 @@ def run(
     A job that only copies ends by itself, whatever `until` says; run again, it says where it ended and does nothing.
     """
     from vnode_backfill import handoff, opening
-    from vnode_backfill.actions import Services
-    from vnode_backfill.job import BackfillJob, Until
-    from vnode_backfill.spark_session import open_session, task_slots
-    from vnode_backfill.throttle import SourceThrottle
-    from vnode_backfill.watching import Watch
+    from vnode_backfill.job import Until
+    from vnode_backfill.spark_session import session_starting, task_slots
 
     if (ended := handoff.read_handoff(config, config.job)) is not None:
         return _hand_over(config, ended)
-    opened = opening.open_job(
-        config, task_slots=task_slots(config) if master is None else None, asked_vnodes=asked_vnodes
-    )
-    _say(*handoff.starting_lines(opened.start))
-    _ask_for_workers(opened, asked_workers)
-    spark = open_session(config, master, quiet=not verbose)
-    try:
-        watch = Watch(config, opened, face)
-        services = Services(
-            config, spark, opened.table, opening.delta_sink(config, opened.record, opened.store),
-            opening.change_buffer(config, opened.record, opened.store), opened.store,
-            SourceThrottle(config.limits.throttle, opened.table), watch.metrics,
-        )  # fmt: skip
-        end = Until.LIVE if opened.start.bounded else Until(until)
-        _, failure = BackfillJob(services, opened.state, opened.plan, watch).run(end)
-    finally:
-        spark.stop()
-        opened.store.release()
+    with session_starting(config, master, quiet=not verbose) as session:
+        opened = opening.open_job(
+            config, task_slots=task_slots(config) if master is None else None, asked_vnodes=asked_vnodes
+        )
+        _say(*handoff.starting_lines(opened.start))
+        _ask_for_workers(opened, asked_workers)
+        try:
+            failure = _run_opened(config, session.result(), opened, Until(until), face)
+        finally:
+            opened.store.release()
     if failure is not None:
         print(f"vnode-backfill: {failure.message}", file=sys.stderr)
         for name, text in (("detail", failure.detail), ("hint", failure.hint)):
@@ -123,6 +116,27 @@ def run(
         return 1
     ended = handoff.read_handoff(config, config.job) if opened.start.bounded else None
     return 0 if ended is None else _hand_over(config, ended)
+
+
+def _run_opened(config: Config, spark: SparkSession, opened: Opened, until: Until, face: str) -> Failure | None:
+    """Run a job that is this driver's, to its end; the failure is what stopped it, if anything did."""
+    from vnode_backfill import opening
+    from vnode_backfill.actions import Services
+    from vnode_backfill.job import BackfillJob, Until
+    from vnode_backfill.throttle import SourceThrottle
+    from vnode_backfill.watching import Watch
+
+    try:
+        watch = Watch(config, opened, face)
+        services = Services(
+            config, spark, opened.table, opening.delta_sink(config, opened.record, opened.store),
+            opening.change_buffer(config, opened.record, opened.store), opened.store,
+            SourceThrottle(config.limits.throttle, opened.table), watch.metrics,
+        )  # fmt: skip
+        end = Until.LIVE if opened.start.bounded else until
+        return BackfillJob(services, opened.state, opened.plan, watch).run(end)[1]
+    finally:
+        spark.stop()
 
 
 def _hand_over(config: Config, ended: StoredHandoff) -> int:

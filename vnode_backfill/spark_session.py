@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from vnode_backfill.config import Config
@@ -33,6 +36,8 @@ _SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 _TASK_DAEMON = "vnode_backfill.task_daemon"
+_LOCAL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""This JVM hands tasks to Python and sees no rows. The full compiler only costs: 9 CPU-seconds became 17 before the first range was read."""
 _FORCED = {
     # A task that runs twice at the same time would hold two connections for one worker and write files twice.
     "spark.speculation": "false",
@@ -61,10 +66,40 @@ def open_session(config: Config, master: str | None, *, quiet: bool) -> SparkSes
         _add_jars(conf)
     if conf.get("spark.master", "").startswith("local") and not _submitted():
         conf.setIfMissing("spark.python.daemon.module", _TASK_DAEMON)
-    with _jvm_noise(aside=quiet and not _submitted()):
-        session = SparkSession.builder.config(conf=conf).getOrCreate()
+        conf.setIfMissing("spark.driver.extraJavaOptions", _LOCAL_JVM)
+        # Otherwise Spark takes the first `python3` of the search path, which need not be the one that runs this.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if quiet and not _submitted():
+        _start_jvm(conf)
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def session_starting(config: Config, master: str | None, *, quiet: bool) -> Iterator[Future[SparkSession]]:
+    """The session, on its way while the caller does what needs no Spark: a JVM takes seconds to start, and a source to be examined.
+
+    Where the caller fails, nobody waits for the session: the JVM ends with this process.
+    """
+    pool = ThreadPoolExecutor(1, thread_name_prefix="session")
+    try:
+        yield pool.submit(_warm_session, config, master, quiet=quiet)
+    finally:
+        pool.shutdown(wait=False)
+
+
+def _warm_session(config: Config, master: str | None, *, quiet: bool) -> SparkSession:
+    """A session that has run a task: on one machine the process that workers are forked from takes two seconds to load."""
+    session = open_session(config, master, quiet=quiet)
+    if session.conf.get("spark.python.daemon.module", "") == _TASK_DAEMON:
+        threading.Thread(target=_first_task, args=(session.sparkContext,), daemon=True).start()
+    return session
+
+
+def _first_task(spark: SparkContext) -> None:
+    with suppress(Exception):  # whatever is wrong shows again, with its reason, in the first task of the job
+        spark.parallelize([0], 1).map(abs).collect()
 
 
 def _submitted() -> bool:
@@ -72,26 +107,19 @@ def _submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-@contextmanager
-def _jvm_noise(*, aside: bool) -> Iterator[None]:
-    """Send what the JVM writes to stderr to a file: its greetings would tear the progress display apart."""
-    if not aside:
-        yield
-        return
-    sys.stderr.flush()
-    own = os.dup(2)
-    with tempfile.NamedTemporaryFile(prefix="vnode-backfill-spark-", suffix=".log", delete=False) as log:
+def _start_jvm(conf: SparkConf) -> None:
+    """Start the JVM with its stderr in a file: its greetings would tear the progress display apart."""
+    with SparkContext._lock:
+        if SparkContext._gateway is not None:
+            return
+    with tempfile.TemporaryFile(prefix="vnode-backfill-spark-") as noise:
         try:
-            os.dup2(log.fileno(), 2)
-            yield
+            gateway = launch_gateway(conf, {"stderr": noise})  # type: ignore[no-untyped-call]
         except Exception:
-            os.dup2(own, 2)
-            sys.stderr.write(Path(log.name).read_text(errors="replace")[-4000:])
+            noise.seek(0)
+            sys.stderr.write(noise.read().decode(errors="replace")[-4000:])
             raise
-        finally:
-            os.dup2(own, 2)
-            os.close(own)
-    Path(log.name).unlink()
+    SparkContext._ensure_initialized(gateway=gateway)
 
 
 def _shuffle_partitions(config: Config) -> int:
