@@ -14,6 +14,12 @@ from devkit.orders import quote
 from devkit.spark import local_spark
 
 _database_numbers = count(1)
+_LONGEST = ("test_crashes.py", "test_edges.py", "test_commands.py", "test_visibility_race.py")
+"""Chains of whole job runs. They begin first, so that no core waits at the end for one that began last."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _LONGEST.index(item.path.name) if item.path.name in _LONGEST else len(_LONGEST))
 
 
 @pytest.fixture(scope="session")
