@@ -92,6 +92,7 @@ def run(
 
     A job that only copies ends by itself, whatever `until` says; run again, it says where it ended and does nothing.
     """
+    from consume_upstream.mysql.resultset import load_kernels
     from vnode_backfill import handoff, opening
     from vnode_backfill.job import Until
     from vnode_backfill.spark_session import session_starting, task_slots
@@ -99,6 +100,7 @@ def run(
     if (ended := handoff.read_handoff(config, config.job)) is not None:
         return _hand_over(config, ended)
     with session_starting(config, master, quiet=not verbose) as session:
+        load_kernels()
         opened = opening.open_job(
             config, task_slots=task_slots(config) if master is None else None, asked_vnodes=asked_vnodes
         )

@@ -11,30 +11,15 @@ from __future__ import annotations
 
 import gc
 
-import numpy as np
-import pyarrow as pa
-
 from consume_upstream import executor
 from consume_upstream.mysql import server
-from consume_upstream.mysql.resultset import RowDecoder
-from consume_upstream.mysql.statement import RowBlock
+from consume_upstream.mysql.resultset import load_kernels
 from vnode_backfill import merge, snapshot
-from vnode_backfill.columns import Column
 from vnode_backfill.sinks import delta
 from vnode_backfill.tasks import forget_archives
 
 PRELOADED = (executor, server, merge, snapshot, delta)
 """The modules that tasks are made of; importing them is what counts."""
-_TYPES = ("int", "bigint unsigned", "varchar(9)", "decimal(18,4)", "datetime(6)", "double", "date")
-
-
-def load_kernels() -> None:
-    """Decode no rows of the common types: that loads the compiled code, or compiles it where it was never compiled."""
-    decoder = RowDecoder([Column.parse(f"c{i}", text, nullable=True) for i, text in enumerate(_TYPES)])
-    nowhere = np.empty(0, np.int64)
-    decoder.decode(RowBlock(np.empty(0, np.uint8), nowhere, nowhere))
-    # At its first conversion Arrow imports pandas, which takes half a second.
-    pa.array([0]).to_numpy()
 
 
 def main() -> None:
@@ -42,7 +27,7 @@ def main() -> None:
     from pyspark.daemon import manager
 
     load_kernels()
-    # Spark's workers collect garbage after every task. Without this each would walk (and so copy) all that was loaded here: 0.25 s a task.
+    # Spark collects garbage in its workers after every task: without this each collection would walk, and so copy, all that was loaded here.
     gc.collect()
     gc.freeze()
     forget_archives()

@@ -29,7 +29,7 @@ from consume_upstream.mysql.statement import RowBlock, WireColumn
 from vnode_backfill.columns import Column, Kind
 from vnode_backfill.errors import SchemaChangedError, SourceError, SourceLostError
 
-__all__ = ["RowDecoder", "ZeroDates"]
+__all__ = ["RowDecoder", "ZeroDates", "load_kernels"]
 
 ZeroDates = Literal["null", "error"]
 """What becomes of a day that is not in the calendar."""
@@ -199,3 +199,13 @@ def _fits(column: Column, wire: WireColumn) -> bool:
     if column.kind in _OTHER_TYPES:
         return wire.type_code == _OTHER_TYPES[column.kind]
     return wire.type_code in _STRINGS
+
+
+def load_kernels() -> None:
+    """Decode no rows of the common types: that loads the compiled code, or compiles it where it was never compiled."""
+    types = ("int", "bigint unsigned", "varchar(9)", "decimal(18,4)", "datetime(6)", "double", "date")
+    decoder = RowDecoder([Column.parse(f"c{i}", text, nullable=True) for i, text in enumerate(types)])
+    nowhere = np.empty(0, np.int64)
+    decoder.decode(RowBlock(np.empty(0, np.uint8), nowhere, nowhere))
+    # At its first conversion Arrow imports pandas, which takes half a second.
+    pa.array([0]).to_numpy()
