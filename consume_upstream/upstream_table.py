@@ -55,8 +55,8 @@ class UpstreamSession(Protocol):
         """The smallest and largest key now; None for an empty table."""
         ...
 
-    def estimate_rows(self, low: Bound, high: Bound) -> int:
-        """About how many rows are in `[low, high)`; cheap, and a hint."""
+    def estimate_rows(self, bounds: Sequence[Bound]) -> list[int]:
+        """About how many rows lie between each two neighbours of `bounds`, the lower one included; cheap, and a hint."""
         ...
 
     def next_bound(self, after: Bound, rows: int) -> Bound | None:

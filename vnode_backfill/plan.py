@@ -6,7 +6,7 @@ maximum and ascend in the database's order, so that the ranges between them tile
 holds about `target` rows.
 
 Keys of one integer column are cut by even steps of the value, corrected by the optimiser's estimates (`EstimateRows`, an
-index dive: cheap whatever the range). A step with fewer than half the target is widened, one with more than twice the
+index dive: cheap whatever the range, and many are asked for at once where keys lie evenly). A step with fewer than half the target is widened, one with more than twice the
 target is narrowed, and the density just seen is the next step's guess. Where a dive found next to nothing the planner
 asks for the next row and jumps over the gap. All other keys are walked (`NextBound`: the server counts the rows and only
 the bound travels), which is exact and costs a pass over the index.
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TypeAlias, TypeVar
 
 from vnode_backfill.errors import KeyOrderError, LawBrokenError
@@ -35,6 +36,7 @@ _DIVES_PER_RANGE = 8
 _JUMPS_PER_RANGE = 2
 _SPARE_QUESTIONS = 64
 _SPARE_RANGES = 1024
+_RUN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,9 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class EstimateRows:
-    """About how many rows are in `[low, high)`? The answer is a number, and a hint."""
+    """About how many rows lie between each two neighbours of `bounds`? The answer is a number for each stretch, and a hint."""
 
-    low: Bound
-    high: Bound
+    bounds: tuple[Bound, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class NextBound:
 
 
 Question: TypeAlias = EstimateRows | NextBound
-Answer: TypeAlias = int | Bound | None
+Answer: TypeAlias = tuple[int, ...] | Bound | None
 _Result = TypeVar("_Result")
 Asking: TypeAlias = Generator[Question, Answer, _Result]
 
@@ -144,7 +145,7 @@ class _Walk:
     def next_bound(self, after: Bound, rows: int) -> Asking[Bound | None]:
         """The row `rows` after `after`, or None at or beyond the maximum: rows that came since are not planned."""
         answer = yield NextBound(after, rows)
-        if isinstance(answer, int):
+        if isinstance(answer, tuple):
             raise LawBrokenError(f"NextBound was answered with {answer!r}")
         if answer is None or answer >= self.maximum:
             return None
@@ -186,6 +187,9 @@ class _Dives:
                 return (yield from self._last(cuts, low, fit))
             cuts.append((low, fit.rows))
             low, step = self._bound(_value(low) + fit.width), fit.step
+            run, step = yield from self._run(_value(low), step)
+            cuts += run[:-1]
+            low = run[-1][0]
         rest = yield from self._walk.cuts(low, done=sum(rows for _, rows in cuts))
         return [*cuts, *rest]
 
@@ -230,12 +234,30 @@ class _Dives:
         width = search.rest if following is None else _value(following) - low
         return _Fit(width, min(self._target, width), width)
 
+    def _run(self, low: int, step: int) -> Asking[tuple[list[_Cut], int]]:
+        """As many ranges of one width from `low` on as hold about the target, found by one question; then where they end, and the next step.
+
+        A server far away takes a round trip for each question, so where keys lie evenly one question cuts many ranges.
+        """
+        width = max(step, self._target)
+        count = min((self._top - low) // width - 1, _RUN)
+        if count < 2:
+            return [(self._bound(low), 0)], step
+        found = yield from self._estimates(low, width, count)
+        fitting = list(takewhile(lambda rows: self._target <= 2 * rows <= 4 * self._target, found))
+        cuts = [(self._bound(low + number * width), rows) for number, rows in enumerate((*fitting, 0))]
+        return cuts, width * len(fitting) * self._target // sum(fitting) if fitting else step
+
     def _estimate(self, low: int, width: int) -> Asking[int]:
+        (rows,) = yield from self._estimates(low, width, 1)
+        return rows
+
+    def _estimates(self, low: int, width: int, count: int) -> Asking[list[int]]:
         self._asked += 1
-        answer = yield EstimateRows(self._bound(low), self._bound(low + width))
-        if not isinstance(answer, int):
+        answer = yield EstimateRows(tuple(self._bound(low + number * width) for number in range(count + 1)))
+        if not isinstance(answer, tuple) or len(answer) != count:
             raise LawBrokenError(f"EstimateRows was answered with {answer!r}")
-        return min(max(answer, 0), width)
+        return [min(max(rows, 0), width) for rows in answer]
 
     def _bound(self, value: int) -> Bound:
         return bound_of(self._parts, (value,))

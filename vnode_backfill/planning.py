@@ -77,7 +77,8 @@ def _ask(session: UpstreamSession, facts: TableFacts, target: int) -> Bounds:
         while True:
             if isinstance(question, EstimateRows):
                 scale = scale or _scale(session, facts, target)
-                question = asking.send(round(session.estimate_rows(question.low, question.high) / scale))
+                estimates = session.estimate_rows(question.bounds)
+                question = asking.send(tuple(round(rows / scale) for rows in estimates))
             else:
                 question = asking.send(session.next_bound(question.after, question.rows))
     except StopIteration as stop:
@@ -91,5 +92,5 @@ def _scale(session: UpstreamSession, facts: TableFacts, target: int) -> float:
     counted = session.next_bound(low, target) if low is not None else None
     if low is None or counted is None:
         return 1.0
-    estimate = session.estimate_rows(low, counted)
+    (estimate,) = session.estimate_rows((low, counted))
     return min(max(estimate / target, 0.5), 4.0) if estimate else 1.0

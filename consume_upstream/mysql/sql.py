@@ -21,7 +21,7 @@ from vnode_backfill.vnode import Key
 
 __all__ = [
     "Query",
-    "explain_range",
+    "explain_ranges",
     "first_key",
     "last_key",
     "pads_with_spaces",
@@ -58,10 +58,11 @@ def select_range(
     return _range_query(definition, index, columns, key_range, after, f" LIMIT {limit}" if limit else "")
 
 
-def explain_range(definition: TableDefinition, index: str, key_range: KeyRange) -> Query:
-    """The optimiser's view of a range; its `rows` comes from a dive into the index, not from statistics."""
-    query = _range_query(definition, index, _key_list(definition), key_range, None, "")
-    return Query(f"EXPLAIN {query.text}", query.parameters)
+def explain_ranges(definition: TableDefinition, index: str, ranges: Sequence[KeyRange]) -> Query:
+    """The optimiser's view of ranges, numbered from 1 by `id`; `rows` comes from dives into the index, not from statistics."""
+    queries = [_range_query(definition, index, _key_list(definition), each, None, "") for each in ranges]
+    text = " UNION ALL ".join(f"({query.text})" for query in queries)
+    return Query(f"EXPLAIN {text}", tuple(value for query in queries for value in query.parameters))
 
 
 def skip_rows(definition: TableDefinition, index: str, after: Key, rows: int) -> Query:

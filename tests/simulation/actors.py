@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 
 from consume_upstream import mark as marking
@@ -21,7 +22,7 @@ from vnode_backfill.change import ChangeOp, Mark
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.intent import Sample
 from vnode_backfill.keys import Bound, PlannedRange, SplitPlan, bound_of
-from vnode_backfill.plan import EstimateRows, NextBound, TableFacts, extend_plan, make_plan, plan_bounds
+from vnode_backfill.plan import Answer, EstimateRows, NextBound, TableFacts, extend_plan, make_plan, plan_bounds
 from vnode_backfill.protocol import (
     Action,
     BufferChanges,
@@ -261,9 +262,9 @@ def planned(source: ModelSource, vnode_count: int, target: int) -> SplitPlan:
         return make_plan(PARTS, stop.value, vnode_count)
 
 
-def answer(question: EstimateRows | NextBound, keys: list[int]) -> int | Bound | None:
+def answer(question: EstimateRows | NextBound, keys: list[int]) -> Answer:
     if isinstance(question, EstimateRows):
-        return sum(question.low <= BOUNDS[k] < question.high for k in keys)
+        return tuple(sum(low <= BOUNDS[k] < high for k in keys) for low, high in pairwise(question.bounds))
     beyond = [k for k in keys if BOUNDS[k] > question.after]
     return BOUNDS[beyond[question.rows - 1]] if len(beyond) >= question.rows else None
 

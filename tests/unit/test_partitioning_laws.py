@@ -177,9 +177,13 @@ def test_planned_ranges_hold_each_row_once_whatever_the_estimates(
             plan = make_plan(parts, done.value, 256)
             break
         if isinstance(question, EstimateRows):
-            truth = bisect_left(bounds, question.high) - bisect_left(bounds, question.low)
-            noise = {"truth": truth, "noise": int(truth * chance.uniform(0.1, 10)), "anything": chance.randrange(100)}
-            answer = noise[estimates]
+            truths = [bisect_left(bounds, high) - bisect_left(bounds, low) for low, high in pairwise(question.bounds)]
+            answer = tuple(
+                {"truth": truth, "noise": int(truth * chance.uniform(0.1, 10)), "anything": chance.randrange(100)}[
+                    estimates
+                ]
+                for truth in truths
+            )
         else:
             position = bisect_right(bounds, question.after) + question.rows - 1
             answer = bounds[position] if position < len(bounds) else None

@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -60,9 +61,8 @@ class ModelTable:
 
     def answer(self, question: Question) -> Answer:
         if isinstance(question, EstimateRows):
-            return self.lie(
-                bisect_left(self.orders, question.high.order) - bisect_left(self.orders, question.low.order)
-            )
+            places = [bisect_left(self.orders, bound.order) for bound in question.bounds]
+            return tuple(self.lie(high - low) for low, high in pairwise(places))
         position = bisect_right(self.orders, question.after.order) + question.rows - 1
         return self.bounds[position] if position < len(self.bounds) else None
 
