@@ -354,7 +354,7 @@ def _record(config: Config, table: MySqlTable) -> JobRecord:
 def _tls(tls: TlsConfig) -> TlsOptions:
     if not tls.enabled:
         return TlsOptions()
-    return TlsOptions(mode=_TLS[tls.verify], ca=tls.ca, cert=tls.cert, key=tls.key)
+    return TlsOptions.from_files(_TLS[tls.verify], ca=tls.ca, cert=tls.cert, key=tls.key)
 
 
 def _changed(stored: TableDefinition, now: TableDefinition) -> str:

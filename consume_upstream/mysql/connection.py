@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import functools
 import ssl
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 import pymysql
 from pymysql.connections import Connection
@@ -51,12 +53,25 @@ class TlsMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """Whether the connection is encrypted, and whom it trusts; without `ca` the system's authorities."""
+    """Whether the connection is encrypted, and whom it trusts; without `ca` the system's authorities.
+
+    Holds the certificates themselves, not where they lie: a worker on another machine has no such files. `client` is its own
+    certificate and key, one after the other.
+    """
 
     mode: TlsMode = TlsMode.PREFERRED
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
+    ca: str | None = field(default=None, repr=False)
+    client: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_files(
+        cls, mode: TlsMode, *, ca: str | None = None, cert: str | None = None, key: str | None = None
+    ) -> TlsOptions:
+        try:
+            own = "\n".join(Path(path).read_text() for path in (cert, key) if path) or None
+            return cls(mode, Path(ca).read_text() if ca else None, own)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"mysql.tls: a certificate or key cannot be read: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +159,14 @@ def _tls_context(tls: TlsOptions) -> ssl.SSLContext | None:
     if tls.mode in (TlsMode.DISABLED, TlsMode.PREFERRED):
         return None
     try:
-        context = ssl.create_default_context(cafile=tls.ca)
-        if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key)
-    except OSError as error:
+        context = ssl.create_default_context(cadata=tls.ca)
+        if tls.client is not None:
+            # The library reads it from a file only; this one is its owner's alone and goes at once.
+            with tempfile.NamedTemporaryFile("w", prefix="vnode-backfill-", suffix=".pem") as file:
+                file.write(tls.client)
+                file.flush()
+                context.load_cert_chain(file.name)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"mysql.tls: a certificate or key cannot be used: {error}") from error
     # The certificates a server makes for itself do not pass the strict check.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

@@ -439,7 +439,7 @@ def test_stream_cut_at_any_byte_raises(source_server: SqlServer, database: str) 
 def test_rows_come_through_tls(mysql_server: MySqlServer, mode: TlsMode) -> None:
     run(mysql_server, "mysql", "DROP DATABASE IF EXISTS over_tls", "CREATE DATABASE over_tls")
     fill_wide(mysql_server, "over_tls", 300)
-    tls = TlsOptions(mode, ca=str(mysql_server.datadir / "ca.pem") if mode is TlsMode.VERIFY_CA else None)
+    tls = TlsOptions.from_files(mode, ca=str(mysql_server.datadir / "ca.pem") if mode is TlsMode.VERIFY_CA else None)
     table = MySqlTable.open(address_of(mysql_server, tls), "over_tls", "wide")
     with closing(connect(table.address)) as connection, connection.cursor() as cursor:
         cursor.execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
