@@ -124,9 +124,10 @@ def _has_work(state: BackfillState, intent: Intent) -> bool:
 
 def start_reading(state: BackfillState, intent: Intent | None, plan: SplitPlan) -> BackfillState:
     """Vnodes with a range in the intent leave `pending`."""
-    if intent is None or not intent.ordinals:
+    ordinals = intent.ordinals if intent else frozenset()
+    if not ordinals:
         return state
-    begun = {planned.vnode for planned in plan.ranges if planned.ordinal in intent.ordinals}
+    begun = {planned.vnode for planned in plan.ranges if planned.ordinal in ordinals}
     return replace(
         state,
         vnodes=tuple(

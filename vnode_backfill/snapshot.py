@@ -91,6 +91,7 @@ class VnodeStream:
         self._lane, self._clock, self._wait = lane, clock, wait
         self._ends = clock() + lane.seconds
         self._budget = RowBudget(lane.rows_per_second, clock)
+        self._positions = {planned.ordinal: position for position, planned in enumerate(lane.plan.ranges)}
 
     def receipts(self) -> Iterator[ReadReceipt]:
         """A receipt per range that was read to its end; at least one range is read."""
@@ -135,7 +136,7 @@ class VnodeStream:
                 probe = batch.take(pa.array(sorted({0, batch.num_rows - 1}))) if text else batch
                 keys = _key_columns(self._lane, probe)
                 positions, _ = order.places(keys)
-                wrong = (positions != self._position(planned)).nonzero()[0]
+                wrong = (positions != self._positions[planned.ordinal]).nonzero()[0]
                 if len(wrong):
                     key = keys_of(self._lane.plan.parts, [column.slice(int(wrong[0]), 1) for column in keys])[0]
                     raise KeyOrderError(
@@ -144,11 +145,6 @@ class VnodeStream:
                         hint="Set `executor: single`, which walks the key in the server's own order.",
                     )
             yield batch
-
-    def _position(self, planned: PlannedRange) -> int:
-        low = planned.range.low
-        found = self._lane.plan.find(low.order) if low is not None else None
-        return self._lane.plan.ranges.index(found) if found is not None else -1
 
 
 def _key_columns(lane: Lane, batch: pa.RecordBatch) -> list[pa.Array]:
