@@ -1,8 +1,10 @@
 """The Spark session a job runs in, with what Delta and the protocol need, and never against what spark-submit said.
 
 A master given by spark-submit is kept. Without one the job runs locally, with a task slot for each worker, each log reader and the
-merge: fewer slots would make the log wait for the snapshot. Jars: those the user named, else those a set-up script has fetched
-into the cache folder, else Spark fetches them itself.
+merge: fewer slots would make the log wait for the snapshot. A job itself writes and reads Delta tables without the JVM; only what is
+read by Spark SQL needs Delta's classes (`with_delta`). Its jars: those the user named, else those a set-up script has fetched
+into the cache folder, else Spark fetches them itself. A JVM that spark-submit has started takes none from here: where they are
+needed and missing, that is said at once.
 """
 
 from __future__ import annotations
@@ -16,23 +18,30 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from vnode_backfill.config import Config
 from vnode_backfill.config_values import reveal
+from vnode_backfill.errors import ConfigError
+from vnode_backfill.hadoop_options import hadoop_settings
+from vnode_backfill.shipping import ship_packages
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.1_2.13:4.4.0"
 _JARS_IN_CACHE = "vnode-backfill/jars-4.4.0-*/*.jar"
-_SETTINGS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_DELTA_SETTINGS = {
+    "spark.sql.extensions": _DELTA_EXTENSION,
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # The Delta log of one table is small: the default of 50 partitions would cost seconds at every commit.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.scheduler.mode": "FAIR",
     "spark.ui.showConsoleProgress": "false",
-    # The Delta log of one table is small: the default of 50 partitions would cost seconds at every commit.
-    "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 _TASK_DAEMON = "vnode_backfill.task_daemon"
@@ -49,36 +58,68 @@ def task_slots(config: Config) -> int:
     return config.workers + config.limits.log_readers + 1
 
 
-def open_session(config: Config, master: str | None, *, quiet: bool) -> SparkSession:
+def open_session(config: Config, master: str | None, *, quiet: bool, with_delta: bool = True) -> SparkSession:
     """The session of this process; `master` is ignored where spark-submit has given one."""
     if _submitted():
         # What spark-submit was told is in its JVM: before the connection to it a SparkConf is empty and hides it.
         SparkContext._ensure_initialized()
+    conf = _configured(config, master, with_delta=with_delta)
+    if quiet and not _submitted():
+        _start_jvm(conf)
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    if with_delta:
+        _check_delta(session)
+    if not _is_local(session.sparkContext.master or ""):
+        ship_packages(session.sparkContext)
+    return session
+
+
+def _configured(config: Config, master: str | None, *, with_delta: bool) -> SparkConf:
     conf = SparkConf()
-    for name, value in {**_SETTINGS, "spark.sql.shuffle.partitions": str(_shuffle_partitions(config))}.items():
+    # What reads Delta reads it from where the table lies, with the access that everything else has.
+    delta = {**_DELTA_SETTINGS, **hadoop_settings(reveal(config.storage.options))} if with_delta else {}
+    settings = {**_SETTINGS, **delta}
+    for name, value in {**settings, "spark.sql.shuffle.partitions": str(_shuffle_partitions(config))}.items():
         conf.setIfMissing(name, value)
     if not conf.contains("spark.master"):
         conf.setMaster(master or f"local[{max(task_slots(config), os.cpu_count() or 1)}]")
     conf.setIfMissing("spark.app.name", f"vnode-backfill {config.job}")
     for name, value in {**reveal(config.spark), **_FORCED}.items():
         conf.set(name, value)
-    if not conf.contains("spark.jars") and not conf.contains("spark.jars.packages"):
+    if with_delta and not _submitted() and not (conf.contains("spark.jars") or conf.contains("spark.jars.packages")):
         _add_jars(conf)
-    if conf.get("spark.master", "").startswith("local") and not _submitted():
+    if _is_local(conf.get("spark.master") or "") and not _submitted():
         conf.setIfMissing("spark.python.daemon.module", _TASK_DAEMON)
         conf.setIfMissing("spark.driver.extraJavaOptions", _LOCAL_JVM)
         # Otherwise Spark takes the first `python3` of the search path, which need not be the one that runs this.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if quiet and not _submitted():
-        _start_jvm(conf)
-    session = SparkSession.builder.config(conf=conf).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    return conf
+
+
+def _is_local(master: str) -> bool:
+    """Whether tasks run in the driver's own process and folder."""
+    return master == "local" or master.startswith("local[")
+
+
+def _check_delta(session: SparkSession) -> None:
+    """Without its classes Spark only warns about the extension, and fails at the first query with a riddle."""
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    try:
+        loader = getattr(jvm, "org.apache.spark.util.Utils").getContextOrSparkClassLoader()
+        loader.loadClass(_DELTA_EXTENSION)
+    except Py4JJavaError as error:
+        session.stop()
+        raise ConfigError(
+            "this command reads the Delta table with Spark, and Spark was started without Delta's classes",
+            hint=f"Give spark-submit `--packages {DELTA_PACKAGE}`, or the jars of delta-spark and delta-storage with `--jars`.",
+        ) from error
 
 
 @contextmanager
 def session_starting(config: Config, master: str | None, *, quiet: bool) -> Iterator[Future[SparkSession]]:
-    """The session, on its way while the caller does what needs no Spark: a JVM takes seconds to start, and a source to be examined.
+    """The session of a job, on its way while the caller does what needs no Spark: a JVM takes seconds to start, and a source to be examined.
 
     Where the caller fails, nobody waits for the session: the JVM ends with this process.
     """
@@ -91,7 +132,7 @@ def session_starting(config: Config, master: str | None, *, quiet: bool) -> Iter
 
 def _warm_session(config: Config, master: str | None, *, quiet: bool) -> SparkSession:
     """A session that has run a task: on one machine the process that workers are forked from takes two seconds to load."""
-    session = open_session(config, master, quiet=quiet)
+    session = open_session(config, master, quiet=quiet, with_delta=False)
     if session.conf.get("spark.python.daemon.module", "") == _TASK_DAEMON:
         threading.Thread(target=_first_task, args=(session.sparkContext,), daemon=True).start()
     return session

@@ -4,17 +4,25 @@ A kernel is written in the part of Python that numba compiles: integers, one-byt
 installed, or switched off by VNODE_BACKFILL_NUMBA=0) the same function runs interpreted over memoryviews, whose items are
 Python integers; it is slower by a factor of about 50 and gives the same values, because no kernel relies on wrap-around.
 
-numba keeps compiled code on disk, beside the module or in the user's cache folder. Where neither can be (a module that was
-imported from a zip file), each process compiles for itself, which takes some seconds.
+numba keeps compiled code on disk, beside the module's file. A module that an executor imports from an archive has none; so its source is
+laid into a cache folder, under a name that tells its content, and the compiled code beside it: compiled once per machine, not once per
+process. Where no such folder can be written each process compiles for itself, which takes some seconds.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType, FunctionType
 from typing import ParamSpec, TypeVar, cast
+from uuid import uuid4
+from zipimport import zipimporter
 
 import numpy as np
 
@@ -37,12 +45,50 @@ def kernel_part(function: Callable[P, R]) -> Callable[P, R]:
 def _jitted(function: Callable[P, R]) -> Callable[P, R]:
     import numba
 
+    if isinstance(function, FunctionType):
+        function.__code__ = _in_a_file(function.__code__, function.__globals__)
     try:
         jitted: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:
-        # "No locator available": the module is in a zip file, or no folder for the cache can be written.
+        # "No locator available": no folder for the cache can be written.
         jitted = numba.njit(nogil=True)(function)
     return jitted
+
+
+def _in_a_file(code: CodeType, module: Mapping[str, object]) -> CodeType:
+    """The same code, said to come from a file that exists: numba looks for its cache beside that."""
+    loader = module.get("__loader__")
+    if Path(code.co_filename).is_file() or not isinstance(loader, zipimporter):
+        return code
+    source = loader.get_source(str(module["__name__"])) or ""
+    for folder in _cache_folders():
+        with suppress(OSError):
+            return code.replace(co_filename=str(_laid_out(folder, str(module["__name__"]), source)))
+    return code
+
+
+def _cache_folders() -> tuple[Path, ...]:
+    """Where a process may keep things, best first. A container's user may have no home."""
+    own = Path(tempfile.gettempdir()) / f"vnode-backfill-{os.getuid()}"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - raises without a home
+    return (Path(home) / "vnode-backfill", own)
+
+
+def _laid_out(folder: Path, name: str, source: str) -> Path:
+    """The file with this source; made whole or not at all, since other processes may be doing the same."""
+    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+    path = folder / "kernels" / digest / f"{name.rpartition('.')[2]}.py"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}-{uuid4().hex}")
+        unfinished.write_text(source)
+        # numba takes a file with another time for another source, so the first one to be there stays.
+        with suppress(FileExistsError):
+            path.hardlink_to(unfinished)
+        unfinished.unlink()
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"{path.parent} cannot be written")
+    return path
 
 
 def _interpreted(function: Callable[P, R]) -> Callable[P, R]:
