@@ -21,7 +21,7 @@ def check_log_goes_on(read: CdcOffset, newest: CdcOffset) -> None:
     raise SourceError(
         f"the log of the source was read up to {read} and now ends at {newest}: it is not the same log",
         detail=f"{told}It was reset, or the server was restored or lost transactions.",
-        hint="What changed in between cannot be told. Drop the job and create it anew with `sink.delta.replace: true`.",
+        hint="What changed in between cannot be told. Ask for `vnode-backfill resnapshot --all` and run the job again.",
     )
 
 

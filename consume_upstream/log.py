@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -54,3 +54,13 @@ class LogBatch:
 
     def __len__(self) -> int:
         return len(self.op)
+
+    def shifted(self, files: int) -> LogBatch:
+        """The same changes, with so much added to every file number."""
+        moved = tuple(
+            replace(
+                each, start=(each.start[0] + files, each.start[1]), end=each.end and (each.end[0] + files, each.end[1])
+            )
+            for each in self.transactions
+        )
+        return replace(self, file=self.file + files, transactions=moved)

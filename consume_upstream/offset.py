@@ -14,7 +14,12 @@ Two different things (a server writes its log *before* the engine commits):
 Worked example: the log holds t1 t2 t3, the set is {t1, t3}. The prefix ends before t2. A row read now shows t1 and
 t3; t2 and t3 are kept and applied again, in order: the later one wins, as it did at the source.
 
-Offsets of different servers raise when compared: after a failover a file name means nothing.
+Offsets of different servers raise when compared: after a failover a file name means nothing. A job that goes on in another log all the
+same (by GTID on a replica, or after everything was read again) counts its logs: each is an *era*, kept in the upper part of the file
+number, and whatever stands in a later era comes after everything in an earlier one. The example, a failover after binlog.000007:
+
+    era 0, first server    binlog.000007:880  →  number 7
+    era 1, second server   binlog.000002:154  →  number 2³² + 2, and so above
 """
 
 from __future__ import annotations
@@ -22,18 +27,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from consume_upstream.gtid import GtidSet, MariaDbGtidPosition, parse_gtids
 from vnode_backfill.errors import OffsetError
 
 _VERSION = 1
+_ERA = 1 << 32
+"""More files than a server ever numbers."""
 _FILE = re.compile(r"(?P<prefix>.+)\.(?P<number>\d+)\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class CdcOffset:
-    """A point of one server's log. `gtids` travels along and does not take part in comparisons."""
+    """A point of a log. `number` holds the era and the file's number; `gtids` travels along and is not compared."""
 
     server: str
     prefix: str
@@ -43,22 +50,30 @@ class CdcOffset:
     gtids: str = field(default="", compare=False)
 
     @classmethod
-    def at(cls, server: str, file: str, pos: int, *, row: int = 0, gtids: str = "") -> CdcOffset:
+    def at(cls, server: str, file: str, pos: int, *, row: int = 0, gtids: str = "", era: int = 0) -> CdcOffset:
         found = _FILE.match(file)
         if found is None or pos < 0 or row < 0:
             raise OffsetError(f"{file!r}:{pos}:{row} is not a log position", hint="Expected e.g. binlog.000003 and 4.")
-        return cls(server, found["prefix"], int(found["number"]), pos, row, gtids)
+        return cls(server, found["prefix"], era * _ERA + int(found["number"]), pos, row, gtids)
 
     @property
     def file(self) -> str:
-        return f"{self.prefix}.{self.number:06d}"
+        return f"{self.prefix}.{self.number % _ERA:06d}"
+
+    @property
+    def era(self) -> int:
+        return self.number // _ERA
+
+    def in_era(self, era: int) -> CdcOffset:
+        """The same point of the same log, counted as that era."""
+        return replace(self, number=era * _ERA + self.number % _ERA)
 
     @property
     def order(self) -> tuple[int, int, int]:
         return (self.number, self.pos, self.row)
 
     def _comparable(self, other: CdcOffset) -> None:
-        if self.server != other.server or self.prefix != other.prefix:
+        if self.era == other.era and (self.server != other.server or self.prefix != other.prefix):
             raise OffsetError(
                 f"offsets {self} and {other} are of different servers",
                 detail=f"The first is of {self.server}, the second of {other.server}.",
@@ -83,9 +98,10 @@ class CdcOffset:
         return f"{self.file}:{self.pos}" + (f":{self.row}" if self.row else "")
 
     def to_json(self) -> str:
+        era = {"era": self.era} if self.era else {}
         return json.dumps(
             {"v": _VERSION, "server": self.server, "file": self.file, "pos": self.pos, "row": self.row,
-             "gtids": self.gtids},
+             "gtids": self.gtids, **era},
             sort_keys=True,
         )  # fmt: skip
 
@@ -97,10 +113,15 @@ class CdcOffset:
                 raise OffsetError(f"offset has the unknown version {stored['v']!r}", detail=text)
             return cls.at(
                 str(stored["server"]), str(stored["file"]), int(stored["pos"]), row=int(stored["row"]),
-                gtids=str(stored["gtids"]),
+                gtids=str(stored["gtids"]), era=int(stored.get("era", 0)),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise OffsetError(f"{text[:80]!r} is not a stored offset", detail=str(error)) from error
+
+
+def era_shift(era: int) -> int:
+    """What is added to a file's own number in this era."""
+    return era * _ERA
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,12 +67,14 @@ class BackfillJob:
     def run(self, until: Until) -> tuple[BackfillState, Failure | None]:
         """Run to the end; the failure is what stopped it, if anything did."""
         with self._signals(), self._background():
+            # What was asked for while nobody ran the job comes first: a job that is to be read again must not end as live.
+            self._look_for_requests()
             self._happen(Started())
             while self._coordinator.stage is not Stage.STOPPED:
                 event = self._barriers.next_event(timeout=0.5)
                 if event is not None:
                     self._take(event)
-                if until is Until.LIVE and self._coordinator.saved.is_live:
+                if until is Until.LIVE and self._coordinator.saved.is_live and not self._rereads_waiting:
                     self.ask_to_stop()
                 self._watch.look(self._coordinator, self._performer)
         self._performer.close()
@@ -80,6 +82,7 @@ class BackfillJob:
         return self._coordinator.saved, self._failure
 
     _failure: Failure | None = None
+    _rereads_waiting = False
 
     def ask_to_stop(self) -> None:
         """Stop at a SyncCheckpoint; asking again changes nothing."""
@@ -188,6 +191,7 @@ class BackfillJob:
 
     def _look_for_requests(self) -> None:
         found = self._services.store.unacknowledged(self._coordinator.saved)
+        self._rereads_waiting = any(request.kind is RequestKind.RESNAPSHOT for request in found)
         for request in found:
             self._barriers.tell(RequestArrived(request))
         if found:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import assert_never
 
-from consume_upstream.buffer import ChangeBuffer
+from consume_upstream.buffer import BufferNote, ChangeBuffer
 from consume_upstream.mysql.connection import SourceAddress, TlsMode, TlsOptions, connect
 from consume_upstream.mysql.server import MySqlTable
 from consume_upstream.mysql.start_positions import (
@@ -31,8 +31,9 @@ from consume_upstream.mysql.start_positions import (
 from consume_upstream.offset import CdcOffset, VisibleAt
 from progress.job_rows import JobRecord
 from progress.lease import Lease
-from progress.state import BackfillState, Controls, Failure, new_state
+from progress.state import BackfillState, Controls, Failure, Request, RequestKind, new_state
 from progress.store import Loaded, StateStore
+from vnode_backfill.another_log import begun_again, moved_to, seen_beyond
 from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.config import Config, StartupMode, TlsConfig, TlsVerify
@@ -49,10 +50,11 @@ from vnode_backfill.errors import (
     StateError,
 )
 from vnode_backfill.handoff import StoredHandoff, handoff_for, mode_of, record_start, target_of
+from vnode_backfill.intent import honour
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.places import buffer_path, owner, state_store
 from vnode_backfill.plan import TableFacts
-from vnode_backfill.planning import plan_table
+from vnode_backfill.planning import extended_plan, plan_table
 from vnode_backfill.preflight import Finding, Level, inspect, refuse
 from vnode_backfill.sinks.delta import DeltaSink
 from vnode_backfill.sinks.delta_target import take_over
@@ -297,39 +299,85 @@ def _take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Ope
             hint="Leave --vnodes out, or create a job of another name. Use `rescale` to change the number of workers.",
         )
     table = open_table(config)
-    _check_same_server(config, table, record)
     if table.definition != record.definition:
         raise SchemaChangedError(
             f"{record.database}.{record.table} was changed since the job was created",
             detail=_changed(record.definition, table.definition),
             hint="Create the job again under another name, with an empty target.",
         )
-    start = _go_on_or_fail(config, store, table, loaded)
     delta_sink(config, record, store).prepare()
     change_buffer(config, record, store).prepare()
+    start, loaded = _go_on_or_fail(config, store, table, loaded)
+    table = replace(table, era=loaded.state.written.era)
     return Opened(record, loaded.state, loaded.plan, store, table, created=False, start=start)
 
 
-def _go_on(config: Config, table: MySqlTable, loaded: Loaded) -> Beginning:
-    log = read_source_log(table)
+def _go_on(config: Config, table: MySqlTable, loaded: Loaded, buffered: BufferNote | None = None) -> Beginning:
+    """`buffered` is the note of the epoch in hand, if its changes are in the buffer already."""
+    log, state = read_source_log(table), loaded.state
     mode = mode_of(config, loaded.record.name, loaded.record.id)
-    start = plan_start(config.mysql.cdc, log, saved=SavedProgress(loaded.state.written, mode))
-    return Beginning(start, loaded.state.written, log.oldest)
+    seen = seen_beyond(state, buffered.missing if buffered else ())
+    start = plan_start(config.mysql.cdc, log, saved=SavedProgress(state.written, mode, seen))
+    return Beginning(start, state.written, log.oldest)
 
 
-def _go_on_or_fail(config: Config, store: StateStore, table: MySqlTable, loaded: Loaded) -> StartPlan:
-    """A job whose place in the log is gone has failed: its state says so too."""
+def _go_on_or_fail(config: Config, store: StateStore, table: MySqlTable, loaded: Loaded) -> tuple[StartPlan, Loaded]:
+    """A job whose place in the log is gone has failed, and its state says so too, unless everything is to be read again."""
+    intent = loaded.state.intent
+    buffered = change_buffer(config, loaded.record, store).landed(intent.epoch) if intent else None
     try:
-        return _go_on(config, table, loaded).start
+        start = _go_on(config, table, loaded, buffered).start
     except SourceError as error:
-        if not error.retryable:
+        if error.retryable:
+            raise
+        asked = _asked_for_everything(store, loaded)
+        if asked is None:
             state = loaded.state
             failure = Failure(state.epoch, error.message, error.detail, error.hint)
             store.commit(replace(state, revision=state.revision + 1, failure=failure))
-        raise
+            raise
+        return _copy_again(config, store, table, loaded, asked)
+    if isinstance(start.from_, Saved) and start.from_.by_gtids:
+        loaded = _follow_by_gtids(store, table, loaded)
+    return start, loaded
 
 
-def _check_same_server(config: Config, table: MySqlTable, record: JobRecord) -> None:
+def _follow_by_gtids(store: StateStore, table: MySqlTable, loaded: Loaded) -> Loaded:
+    """Another server has everything this job has seen: go on there, behind the last transaction that was captured."""
+    state, log = loaded.state, read_source_log(table)
+    found = position_after_gtids(table, state.written.gtids, log)
+    start = replace(found.in_era(state.written.era + 1), gtids=state.written.gtids)
+    moved = moved_to(state, start, loaded.plan)
+    store.commit(moved)
+    return replace(loaded, state=moved)
+
+
+def _asked_for_everything(store: StateStore, loaded: Loaded) -> Request | None:
+    """The request to read the whole table again that nobody has acted on yet."""
+    asked = (request for request in store.unacknowledged(loaded.state) if request.kind is RequestKind.RESNAPSHOT)
+    return next((each for each in asked if each.extend and len(each.vnodes) == loaded.record.vnode_count), None)
+
+
+def _copy_again(
+    config: Config, store: StateStore, table: MySqlTable, loaded: Loaded, asked: Request
+) -> tuple[StartPlan, Loaded]:
+    """Begin again at what is visible now and read every range, those of keys outside the plan included."""
+    state = loaded.state
+    table = replace(table, era=state.written.era + 1)
+    first = table.first_offset()
+    sink = delta_sink(config, loaded.record, store)
+    plan = extended_plan(table, sink, loaded.plan.at(state.plan_generation), config)
+    if plan.generation > state.plan_generation:
+        store.write_plan(plan, plan.generation)
+    moved = begun_again(state, first, plan)
+    moved, _ = honour(moved, plan, asked)
+    store.commit(moved)
+    warning = f"everything up to {first} is read again, as request {asked.id} says; the saved position {state.written} is gone"
+    return StartPlan(snapshot=True, from_=Saved(first), warnings=(warning,)), replace(loaded, state=moved, plan=plan)
+
+
+def check_same_server(config: Config, table: MySqlTable, record: JobRecord) -> None:
+    """Refuse another server than the one the job was created on."""
     if table.identity.server != record.server:
         raise SourceError(
             f"{config.mysql.host}:{config.mysql.port} is not the server this job has read",

@@ -268,7 +268,7 @@ def _migrate(config: Config, old: SingleStore, new: StateStore, task_slots: int 
         raise StateError(f"job {config.job} vanished from {config.state.path} while it was migrated")
     refuse(opening.look_at_source(config, task_slots=task_slots))
     table = opening.open_table(config)
-    opening._check_same_server(config, table, stored.record)
+    opening.check_same_server(config, table, stored.record)
     if table.definition != stored.record.definition:
         raise SchemaChangedError(
             f"{stored.record.database}.{stored.record.table} was changed since the job was created",

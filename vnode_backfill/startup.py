@@ -48,7 +48,7 @@ class SourceLog:
     """What the server's log holds now. Files are listed oldest first; `newest` carries the executed GTIDs.
 
     `purged_gtids` are those whose events are gone: MySQL's gtid_purged, MariaDB's GTID position at the start of the
-    oldest file; empty without GTIDs. `oldest_at` is when the oldest event was written, `now` the server's clock.
+    oldest file; empty without GTIDs. `last_gtids` are, on MariaDB, the last of each domain and writer. `oldest_at` is when the oldest event was written, `now` the server's clock.
     """
 
     server: str
@@ -57,6 +57,7 @@ class SourceLog:
     now: datetime
     purged_gtids: str = ""
     oldest_at: datetime | None = None
+    last_gtids: tuple[str, ...] = ()
 
     @property
     def oldest(self) -> CdcOffset:
@@ -65,10 +66,14 @@ class SourceLog:
 
 @dataclass(frozen=True, slots=True)
 class SavedProgress:
-    """The last commit of this very job, and the mode it was created with."""
+    """The last commit of this very job, and the mode it was created with.
+
+    `seen` are GTIDs of transactions whose effects the target may hold beyond the offset: another server must have them too.
+    """
 
     offset: CdcOffset
     mode: StartupMode
+    seen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +178,7 @@ def _plan_new(cdc: CdcConfig, log: SourceLog, handoff: Handoff | None) -> StartP
 def _plan_restart(cdc: CdcConfig, log: SourceLog, saved: SavedProgress) -> StartPlan:
     """Go on from the last commit, as the job it was created as."""
     by_gtids = saved.offset.server != log.server
-    fault = _fault(saved.offset, log)
+    fault = _fault(saved.offset, log) or (_lacking(saved.seen, log) if by_gtids else None)
     if fault is not None:
         raise _cannot_go_on(fault, saved.offset)
     note = f"the job goes on from its saved progress at {saved.offset}"
@@ -187,6 +192,12 @@ def _plan_restart(cdc: CdcConfig, log: SourceLog, saved: SavedProgress) -> Start
         notes=(note,) if same_mode else (),
         warnings=(*(() if same_mode else (changed,)), *((moved,) if by_gtids else ())),
     )
+
+
+def _lacking(seen: tuple[str, ...], log: SourceLog) -> _Fault | None:
+    """A replica that took over without the last transactions: the target holds what never happened there."""
+    faults = (_gtid_fault(gtids, log) for gtids in seen if gtids)
+    return next((fault for fault in faults if fault is not None and fault.kind is _FaultKind.AHEAD), None)
 
 
 def _specific(specific: SpecificConfig | None, log: SourceLog, handoff: Handoff | None) -> At | AtGtids:
@@ -212,7 +223,7 @@ def _at_handoff(job: str, handoff: Handoff | None, log: SourceLog) -> At | AtGti
             hint="Run it with startup_mode snapshot until it ends, under the same state.path.",
         )
     _refuse(path, f"{job}, whose handoff is {handoff.offset}", _fault(handoff.offset, log))
-    return At(handoff.offset) if handoff.offset.server == log.server else AtGtids(handoff.offset.gtids)
+    return At(handoff.offset.in_era(0)) if handoff.offset.server == log.server else AtGtids(handoff.offset.gtids)
 
 
 def _at_time(moment: datetime | None, log: SourceLog) -> AtTime:
@@ -251,19 +262,38 @@ def _fault(offset: CdcOffset, log: SourceLog) -> _Fault | None:
     """A point this product stored: by position on its own server, by GTID on any other."""
     if offset.server == log.server:
         reset = _reset_fault(offset, log)
-        return reset if reset is not None else _position_fault(offset, log)
+        return reset if reset is not None else _position_fault(offset.in_era(0), log)
     if not offset.gtids:
         detail = f"It was taken on {offset.server}, this is {log.server}, and no GTID was stored with it."
         return _Fault(_FaultKind.FOREIGN, "is of another server", detail)
-    return _gtid_fault(offset.gtids, log)
+    return _gtid_fault(offset.gtids, log) or _unrelated_fault(offset.gtids, log)
+
+
+def _unrelated_fault(text: str, log: SourceLog) -> _Fault | None:
+    """MariaDB counts transactions per domain, whoever wrote them: any server with a higher count seems to have them all. One that really
+    has them knows each writer's last transaction."""
+    wanted = parse_gtids(text)
+    if not isinstance(wanted, MariaDbGtidPosition):
+        return None
+    last = {(domain, server): sequence for domain, server, sequence in map(_triple, log.last_gtids)}
+    if all(last.get((domain, server), 0) >= sequence for domain, server, sequence in wanted.domains):
+        return None
+    detail = f"The last transaction of each writer it knows: {', '.join(log.last_gtids) or 'none'}."
+    return _Fault(_FaultKind.AHEAD, "holds transactions that the server does not have", detail)
+
+
+def _triple(gtid: str) -> tuple[int, int, int]:
+    domain, server, sequence = map(int, gtid.split("-"))
+    return domain, server, sequence
 
 
 def _position_fault(offset: CdcOffset, log: SourceLog) -> _Fault | None:
     held = f"The server holds {log.oldest} to {log.newest}."
+    gone = f"What was written from {offset} to {log.oldest} is missing. {held}"
     if offset.prefix != log.newest.prefix:
         return _Fault(_FaultKind.FOREIGN, "is not of this server's log", held)
     if offset.order < log.oldest.order:
-        return _Fault(_FaultKind.PURGED, "is no longer held by the server", held)
+        return _Fault(_FaultKind.PURGED, "is no longer held by the server", gone)
     if offset > log.newest:
         return _Fault(_FaultKind.AHEAD, "lies after the end of the log", held)
     sizes = {CdcOffset.at(log.server, file.name, 0).number: file.size for file in log.files}
@@ -312,7 +342,7 @@ def _refuse(path: str, value: str, fault: _Fault | None) -> None:
 
 def _cannot_go_on(fault: _Fault, offset: CdcOffset) -> BackfillError:
     message = f"the job's saved position {offset} {fault.text}"
-    again = "Copy the table again with `vnode-backfill resnapshot --all`"
+    again = "Ask for `vnode-backfill resnapshot --all` and run the job again: it reads the whole table anew"
     match fault.kind:
         case _FaultKind.PURGED:
             return BinlogPurgedError(
@@ -322,17 +352,18 @@ def _cannot_go_on(fault: _Fault, offset: CdcOffset) -> BackfillError:
             detail = f"{fault.detail} The log was reset, or the server lost transactions."
             return SourceError(message, detail=detail, hint=f"{again}.")
         case _FaultKind.FOREIGN:
-            return SourceError(message, detail=fault.detail, hint="Point mysql.host at the server the job began on.")
+            hint = f"Point mysql.host at the server the job has read. If that one is gone for good: {again}."
+            return SourceError(message, detail=fault.detail, hint=hint)
         case _:
             assert_never(fault.kind)
 
 
 def _gap_warnings(handoff: Handoff | None, log: SourceLog) -> tuple[str, ...]:
     """`latest` after a backfill leaves out what was written in between: say how much that is."""
-    if handoff is None or handoff.offset == log.newest:
+    if handoff is None or handoff.offset.in_era(0) == log.newest:
         return ()
-    if handoff.offset.server == log.server and _position_fault(handoff.offset, log) is None:
-        size = f"{_bytes_between(handoff.offset, log)} bytes of log"
+    if handoff.offset.server == log.server and _position_fault(handoff.offset.in_era(0), log) is None:
+        size = f"{_bytes_between(handoff.offset.in_era(0), log)} bytes of log"
     else:
         size = "an unknown amount of log, which this server no longer holds"
     hint = f"startup_mode specific with from_job {handoff.job} leaves none out"

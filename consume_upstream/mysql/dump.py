@@ -185,7 +185,7 @@ class DumpStream:
         raise BinlogPurgedError(
             f"binlog position {self._start.file}:{self._start.pos} is not available upstream",
             detail=said,
-            hint="Re-snapshot with `vnode-backfill resnapshot --all`, and keep binlog files longer.",
+            hint="Ask for `vnode-backfill resnapshot --all` and run the job again; keep binlog files longer.",
         )
 
 

@@ -60,6 +60,7 @@ class LogQuestions:
     identity: ServerIdentity
     watermark_table: str | None = None
     deadline_seconds: float = 60.0
+    era: int = 0
 
     def written_offset(self) -> CdcOffset:
         with self.connect() as connection:
@@ -95,7 +96,7 @@ class LogQuestions:
             missing = first_missing_transaction(connection, executed)
         if missing is None:
             return written
-        found = CdcOffset.at(self.identity.server, missing.file, missing.pos)
+        found = self._offset(missing.file, missing.pos)
         return min(written, found, key=lambda offset: offset.order)
 
     def _written(self, connection: Connection) -> CdcOffset:
@@ -113,7 +114,7 @@ class LogQuestions:
         return self._offset(str(status[0]["File"]), int(status[0]["Position"] or 0), gtids)
 
     def _offset(self, file: str, pos: int, gtids: str = "") -> CdcOffset:
-        return CdcOffset.at(self.identity.server, file, pos, gtids=gtids)
+        return CdcOffset.at(self.identity.server, file, pos, gtids=gtids, era=self.era)
 
     def _consistent_snapshot(self, connection: Connection) -> CdcOffset:
         ask(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")

@@ -21,7 +21,7 @@ from consume_upstream.mysql.positions import LogQuestions
 from consume_upstream.mysql.resultset import ZeroDates
 from consume_upstream.mysql.session import ServerIdentity, check_server, identify
 from consume_upstream.mysql.snapshot import SnapshotReader
-from consume_upstream.offset import CdcOffset, Visibility
+from consume_upstream.offset import CdcOffset, Visibility, era_shift
 from consume_upstream.upstream_table import Weights
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.errors import SourceError
@@ -46,6 +46,8 @@ class MySqlTable:
     visibility_timeout: float = 60.0
     server_ids: tuple[int, int] = (5400, 5499)
     """The first and last id under which the log may be read; each reader takes its own."""
+    era: int = 0
+    """Which of the job's logs this server's is (see `offset`); every offset told or taken here is of it."""
 
     @classmethod
     def open(
@@ -123,7 +125,7 @@ class MySqlTable:
                 hint="Widen `mysql.server_id_range`.",
             )
         start, stop = LogPosition(after.file, after.pos), LogPosition(upto.file, upto.pos)
-        return read_log(
+        batches = read_log(
             self.connect,
             first + reader,
             self.definition,
@@ -132,6 +134,7 @@ class MySqlTable:
             stop,
             zero_dates=self.zero_dates,
         )
+        return (batch.shifted(era_shift(self.era)) for batch in batches) if self.era else batches
 
     def _log_questions(self) -> LogQuestions:
         return LogQuestions(
@@ -140,6 +143,7 @@ class MySqlTable:
             identity=self.identity,
             watermark_table=self.watermark_table,
             deadline_seconds=self.visibility_timeout,
+            era=self.era,
         )
 
 

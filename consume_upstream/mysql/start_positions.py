@@ -35,8 +35,8 @@ __all__ = ["boundary_fault", "file_began_at", "position_after_gtids", "position_
 
 
 def read_source_log(table: MySqlTable, *, with_time: bool = False) -> SourceLog:
-    """What the log holds now; when its oldest file was begun only `with_time`, because that takes a dump."""
-    newest = table.written_offset()
+    """What the log holds now, as a log of its own; when its oldest file was begun only `with_time`: that takes a dump."""
+    newest = table.written_offset().in_era(0)
     with table.connect() as connection:
         now = ask(connection, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now")[0]["now"]
         rows = ask(connection, "SHOW BINARY LOGS")
@@ -48,6 +48,7 @@ def read_source_log(table: MySqlTable, *, with_time: bool = False) -> SourceLog:
         now=datetime.fromisoformat(str(now)).replace(tzinfo=UTC),
         purged_gtids=_purged(table, files),
         oldest_at=file_began_at(table, files[0].name) if with_time and files else None,
+        last_gtids=_last_gtids(table),
     )
 
 
@@ -105,6 +106,15 @@ def _purged(table: MySqlTable, files: Sequence[LogFile]) -> str:
     with table.connect() as connection:
         gtids = ask(connection, "SELECT @@global.gtid_purged AS gtids")[0]["gtids"]
     return str(gtids or "").replace("\n", "")
+
+
+def _last_gtids(table: MySqlTable) -> tuple[str, ...]:
+    """The last transaction of each domain and writer that the log ever held."""
+    if table.identity.flavour != "mariadb":
+        return ()
+    with table.connect() as connection:
+        told = str(ask(connection, "SELECT @@global.gtid_binlog_state AS gtids")[0]["gtids"] or "")
+    return tuple(gtid for gtid in told.split(",") if gtid)
 
 
 def _after_gtid_set(table: MySqlTable, wanted: GtidSet, log: SourceLog) -> CdcOffset:

@@ -156,6 +156,13 @@ class WalkSimulation(Simulation):
             self.make_driver.keys_in_order = self.order
         super()._recover()
 
+    def _change_log(self) -> None:
+        """A walk keeps to the log it began with."""
+        if self.store is self.walk_store:
+            self._crash()
+        else:
+            super()._change_log()
+
     def _request(self) -> Request:
         if self.store is not self.walk_store:
             return super()._request()

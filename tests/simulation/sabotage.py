@@ -20,8 +20,9 @@ from progress.state import BackfillState, Intent, Phase, VnodeState
 from tests.simulation import actors
 from tests.simulation.actors import Driver, Steps
 from tests.simulation.simulator import Simulation
+from tests.simulation.source import ModelSource
 from tests.simulation.world import BufferedChange, BufferReceipt, ReadReceipt
-from vnode_backfill import coordinator, intent, protocol
+from vnode_backfill import another_log, coordinator, intent, protocol
 from vnode_backfill.change import ChangeOp, Mark
 from vnode_backfill.epoch import Barrier, BarrierKind, Epoch
 from vnode_backfill.keys import PlannedRange, SplitPlan
@@ -274,6 +275,30 @@ def _initial_takes_a_number(state: coordinator.Coordinator) -> coordinator.Decis
 
 _start = coordinator._start
 
+
+def _nothing_set_back(
+    state: BackfillState, plan: SplitPlan, ordinals: frozenset[int]
+) -> tuple[BackfillState, frozenset[VnodeId]]:
+    return state, frozenset()
+
+
+def _not_waiting(vnode: VnodeState, last: Epoch, given_up: Epoch) -> VnodeState:
+    return vnode
+
+
+class _EndOfLog(ModelSource):
+    def position_after(self, gtids: str) -> CdcOffset:
+        return replace(self.written_offset(), gtids=gtids)
+
+
+class _TakesUpTheEnd(Simulation):
+    """Goes on at the end of the new log instead of behind what was captured."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.source.__class__ = _EndOfLog
+
+
 SABOTAGES: dict[str, Sabotage] = {
     "rule 1: merge does not mark again": Sabotage(patches=((marking, "merge_view", _nothing_dropped),)),
     "rule 1: one low mark per vnode": Sabotage(patches=((marking, "merge_view", _one_mark_per_vnode),)),
@@ -304,4 +329,7 @@ SABOTAGES: dict[str, Sabotage] = {
     "a vnode's state reset by a rescale": Sabotage(patches=((intent, "_rescaled", _state_reset),)),
     "a range read twice": Sabotage(driver=_ReadsTwice),
     "an unread range counted as read": Sabotage(driver=_CountsUnread),
+    "another log: the epoch given up is done": Sabotage(patches=((another_log, "set_ranges_back", _nothing_set_back),)),
+    "another log: complete vnodes do not wait": Sabotage(patches=((another_log, "_waiting", _not_waiting),)),
+    "another log: begun too late": Sabotage(simulation=_TakesUpTheEnd),
 }

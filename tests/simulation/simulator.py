@@ -1,4 +1,4 @@
-"""One random history of a job: traffic, crashes at every action boundary, failures, requests; and what must hold throughout.
+"""One random history of a job: traffic, crashes at every action boundary, failures, other logs, requests; and what must hold throughout.
 
 Checked after every commit: each live vnode's rows in the sink are the source's rows at the vnode's applied offset. Checked at
 the end, when the traffic has stopped and the job has stopped at a SyncCheckpoint: sink and source are equal.
@@ -10,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from consume_upstream.gtid import GtidSet
 from consume_upstream.offset import VisibleAt
 from progress.state import BackfillState, Phase, Request, RequestKind, new_state
-from tests.simulation.actors import Driver, Steps, place, planned
+from tests.simulation.actors import Driver, Steps, extended, place, planned
 from tests.simulation.source import Flavour, ModelSource
 from tests.simulation.world import ModelSink, ModelStore, WrongError
+from vnode_backfill.another_log import begun_again, moved_to, seen_beyond
 from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.coordinator import Coordinator, Stage, decide
 from vnode_backfill.errors import BackfillError, SourceLostError
@@ -38,6 +40,7 @@ class Simulation:
     story: list[str] = field(default_factory=list)
     crashes: int = 0
     commits: int = 0
+    changed_logs: int = 0
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -126,6 +129,8 @@ class Simulation:
                 self._say(self.source.step())
             elif dice < 0.37:
                 self._crash()
+            elif dice < 0.375:
+                self._change_log()
             elif dice < 0.385:
                 self._fail()
             elif dice < 0.41:
@@ -150,6 +155,31 @@ class Simulation:
     def _crash(self) -> None:
         self.crashes += 1
         self._say("CRASH")
+        self._recover()
+
+    def _change_log(self) -> None:
+        """The driver dies, and goes on with another log: of a replica that has what the job has seen, or of a server that was reset."""
+        state = self.store.state
+        plan = self._plan_of(state)
+        if self.random.random() < 0.7 and state.written.gtids:
+            buffered = (
+                self.store.buffered.get((self.driver.app("buffer"), state.intent.epoch)) if state.intent else None
+            )
+            seen = (state.written.gtids, *seen_beyond(state, buffered.missing if buffered else ()))
+            known = [GtidSet.parse(gtids) for gtids in seen if gtids]
+            self.source.fail_over(
+                frozenset(t.gtid for t in self.source.log if any(each.holds(t.gtid) for each in known))
+            )
+            moved = moved_to(state, self.source.position_after(state.written.gtids), plan)
+        else:
+            self.source.reset_log()
+            self._traffic(self.random.randrange(4))
+            plan = extended(plan.at(state.plan_generation), self.source, self.sink)
+            self.store.plans[plan.generation] = plan
+            moved = begun_again(state, self._first_offset().position, plan)
+        self._say(f"ANOTHER LOG from {moved.written}, epoch {moved.epoch}")
+        self.changed_logs += 1
+        self.store.commit(moved)
         self._recover()
 
     def _fail(self) -> None:

@@ -7,7 +7,7 @@ Visibility may come out of log order (`mysql`), or in log order (`mariadb`), and
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
@@ -17,7 +17,8 @@ from vnode_backfill.change import ChangeOp
 
 Flavour = Literal["mysql", "mariadb"]
 Table = dict[int, int]
-SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+_SERVERS = "3e11fa47-71ca-11e1-9e33-c80aa9429{:03d}"
+"""The name of the server of an era."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +54,28 @@ class ModelSource:
         self.log: list[Transaction] = []
         self.unseen: list[Transaction] = []
         self.history: list[tuple[tuple[int, int, int], Table]] = [((1, 4, 0), {})]
-        self._number, self._pos, self._value = 1, 4, 0
+        self._era, self._number, self._pos, self._value, self._transactions = 0, 1, 4, 0, 0
         self._stalled: set[str] = set()
         self._stall = random.choice((0.0, 0.1, 0.3))
 
     def offset(self, pos: int, row: int = 0) -> CdcOffset:
-        return CdcOffset(SERVER, "binlog", self._number, pos, row)
+        return CdcOffset.at(self._server, f"binlog.{self._number}", pos, row=row, era=self._era)
+
+    @property
+    def _server(self) -> str:
+        return _SERVERS.format(self._era)
 
     def written_offset(self) -> CdcOffset:
-        return self.offset(self._pos)
+        """The end of the log, with the transactions the server tells of: MySQL those that are visible, MariaDB all that are logged."""
+        unseen = {t.gtid for t in self.unseen} if self.flavour == "mysql" else set()
+        told = ",".join(t.gtid for t in self.log if t.gtid not in unseen)
+        return replace(self.offset(self._pos), gtids=str(GtidSet.parse(told)))
 
     def visible_offset(self) -> Visibility:
         if self.flavour == "mariadb":
             return self.visible_prefix()
         unseen = {t.gtid for t in self.unseen}
-        seen = [int(t.gtid.rpartition(":")[2]) for t in self.log if t.gtid not in unseen]
-        return VisibleGtids(GtidSet.parse(",".join(f"{SERVER}:{number}" for number in seen)))
+        return VisibleGtids(GtidSet.parse(",".join(t.gtid for t in self.log if t.gtid not in unseen)))
 
     def visible_prefix(self) -> VisibleAt:
         starts = [t.start for t in self.unseen]
@@ -109,6 +116,42 @@ class ModelSource:
         while self.unseen:
             self._show(self.unseen.pop(0))
 
+    def fail_over(self, needed: frozenset[str]) -> None:
+        """Another server takes over: it has the needed transactions and some of those behind them, in an order of its own."""
+        last = max((number for number, t in enumerate(self.log) if t.gtid in needed), default=-1)
+        kept = self.log[: self.random.randrange(last + 1, len(self.log) + 1)]
+        if self.flavour == "mysql":
+            for _ in range(len(kept)):
+                at = self.random.randrange(len(kept))
+                if at and not kept[at].keys & kept[at - 1].keys:
+                    kept[at - 1 : at + 1] = [kept[at], kept[at - 1]]
+        self._new_log({})
+        for transaction in kept:
+            rows = [(change.op, change.old_key, change.new_key, change.value) for change in transaction.changes]
+            self._note(self._log(rows, transaction.gtid))
+        self.visible = dict(self.logged)
+
+    def reset_log(self) -> None:
+        """The log begins anew, and nobody knows what stood in it."""
+        self.settle()
+        self._new_log(dict(self.logged))
+
+    def position_after(self, gtids: str) -> CdcOffset:
+        """Where the first transaction outside the given ones begins."""
+        known = GtidSet.parse(gtids)
+        starts = (t.start for t in self.log if not known.holds(t.gtid))
+        return replace(next(starts, self.written_offset()), gtids=gtids)
+
+    def _new_log(self, table: Table) -> None:
+        self._era, self._number, self._pos = self._era + 1, self.random.choice((1, 5)), 4
+        self.log, self.unseen, self.logged = [], [], table
+        self._stalled.clear()
+        self.history.append((self.offset(self._pos).order, dict(table)))
+
+    def _note(self, transaction: Transaction) -> None:
+        _apply(self.logged, transaction)
+        self.history.append((transaction.end.order, dict(self.logged)))
+
     def _show(self, transaction: Transaction) -> None:
         _apply(self.visible, transaction)
 
@@ -119,9 +162,12 @@ class ModelSource:
         rows = self._rows(kind, free)
         if not rows:
             return "nothing"
-        transaction = self._log(rows)
-        _apply(self.logged, transaction)
-        self.history.append((transaction.end.order, dict(self.logged)))
+        self._transactions += 1
+        first = self._value + 1
+        self._value += len(rows)
+        valued = [(*row, first + number) for number, row in enumerate(rows)]
+        transaction = self._log(valued, f"{self._server}:{self._transactions}")
+        self._note(transaction)
         self.unseen.append(transaction)
         if self.random.random() < self._stall and len(self._stalled) < 2:
             self._stalled.add(transaction.gtid)
@@ -157,22 +203,20 @@ class ModelSource:
             return (ChangeOp.INSERT, None, key)
         return (ChangeOp.DELETE, key, None) if self.random.random() < 0.5 else (ChangeOp.UPDATE, key, key)
 
-    def _log(self, rows: list[tuple[ChangeOp, int | None, int | None]]) -> Transaction:
+    def _log(self, rows: list[tuple[ChangeOp, int | None, int | None, int]], gtid: str) -> Transaction:
         if self.random.random() < 0.08:
             self._number, self._pos = self._number + 1, 4
-        start = self.written_offset()
+        start = self.offset(self._pos)
         changes: list[RowChange] = []
         row = 0
-        for op, old, new in rows:
-            self._value += 1
+        for op, old, new, value in rows:
             if changes and self.random.random() < 0.5:
                 row += 1
             else:
                 self._pos, row = self._pos + 10, 0
-            changes.append(RowChange(op, self.offset(self._pos, row), old, new, self._value))
+            changes.append(RowChange(op, self.offset(self._pos, row), old, new, value))
         self._pos += 10
-        gtid = f"{SERVER}:{len(self.log) + 1}"
-        transaction = Transaction(gtid, start, self.written_offset(), tuple(changes))
+        transaction = Transaction(gtid, start, self.offset(self._pos), tuple(changes))
         self.log.append(transaction)
         return transaction
 

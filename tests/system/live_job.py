@@ -6,6 +6,7 @@ the coordinator, can hold one until the test lets it go, and can make one fail, 
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,12 +47,12 @@ def no_fault(moment: Moment, action: Action) -> BaseException | None:
     return None
 
 
-def fails_once(order: type[Action], error: BaseException) -> Fault:
-    """The next order of this kind fails before it is carried out; those after it do not."""
-    left = [error]
+def fails_once(order: type[Action], error: BaseException, moment: Moment = "before") -> Fault:
+    """The next order of this kind fails before (or after) it is carried out; those after it do not."""
+    left, struck = [error], moment
 
     def fault(moment: Moment, action: Action) -> BaseException | None:
-        return left.pop() if moment == "before" and isinstance(action, order) and left else None
+        return left.pop() if moment == struck and isinstance(action, order) and left else None
 
     return fault
 
@@ -273,6 +274,13 @@ class LiveJob:
         paths = [folder / name for name in ("jobs", "plan", "checkpoints", "requests")]
         paths += [Path(buffer_path(self.config)), self.case.lake]
         return {path.name: DeltaTable(str(path)).version() for path in paths if (path / "_delta_log").exists()}
+
+    def move_to(self, server: SqlServer) -> None:
+        """Point the job, and whoever writes to its table, at another server."""
+        self.case.server = server
+        settings = json.loads(self.case.config.read_text())
+        settings["mysql"]["port"] = server.port
+        self.case.config.write_text(json.dumps(settings))
 
     def differences(self) -> list[Difference]:
         return self.case.differences()

@@ -171,3 +171,12 @@ def test_prefix_is_the_same_read_at_once_or_in_slices(seen: set[int], cut: int, 
     assert resolve(visible, missing, transactions(*range(cut + 1, more + 1)), at(999)) == whole
     hole = min((number for number in range(1, more + 1) if number not in seen), default=None)
     assert whole[0] == VisibleAt(at(999 if hole is None else hole * 10))
+
+
+def test_whatever_stands_in_a_later_era_comes_after_everything_in_an_earlier_one() -> None:
+    old = CdcOffset.at("first", "binlog.999999", 4_000_000_000)
+    new = CdcOffset.at("second", "mysql-bin.000001", 4, era=1)
+    assert old < new
+    assert (new.file, new.era) == ("mysql-bin.000001", 1)
+    assert CdcOffset.from_json(new.to_json()) == new
+    assert new.in_era(0) == CdcOffset.at("second", "mysql-bin.000001", 4)

@@ -36,6 +36,7 @@ MARIADB = SourceLog(
     now=NOON,
     purged_gtids="0-1-40",
     oldest_at=NOON.replace(hour=8),
+    last_gtids=("0-1-90",),
 )
 MYSQL = replace(
     MARIADB,
@@ -252,3 +253,23 @@ def test_after_a_failover_a_file_name_means_nothing() -> None:
     with pytest.raises(SourceError, match="is of another server") as caught:
         plan_start(mode(StartupMode.INITIAL), PLAIN, saved=saved)
     assert not caught.value.retryable
+
+
+def test_a_replica_without_the_last_transactions_is_refused() -> None:
+    saved = SavedProgress(
+        offset("bin.000009", 700, server="2", gtids=f"{UUID}:1-80"), StartupMode.INITIAL, (f"{UUID}:91",)
+    )
+    with pytest.raises(SourceError, match="holds transactions that the server does not have") as caught:
+        plan_start(mode(StartupMode.INITIAL), MYSQL, saved=saved)
+    assert "resnapshot --all" in caught.value.hint
+
+
+def test_a_mariadb_that_only_counts_as_far_is_no_replica() -> None:
+    saved = SavedProgress(offset("bin.000009", 700, server="2", gtids="0-2-80"), StartupMode.INITIAL)
+    with pytest.raises(SourceError, match="holds transactions that the server does not have"):
+        plan_start(mode(StartupMode.INITIAL), MARIADB, saved=saved)
+
+
+def test_a_job_in_a_later_era_goes_on_by_position_on_its_server() -> None:
+    saved = SavedProgress(offset("bin.000009", 700, gtids="0-1-80").in_era(2), StartupMode.INITIAL)
+    assert plan_start(mode(StartupMode.INITIAL), MARIADB, saved=saved).from_ == Saved(saved.offset)

@@ -1,0 +1,82 @@
+"""How a job goes on in another log: on a replica that has taken over, or where its own log is gone and everything is read again.
+
+What must be true: what the sink and the buffer hold from the old log stays right, and everything since comes by the new one. The epoch
+in hand cannot be repeated, because its samples are of the old log; its effects may have landed, all or some. Why giving it up is safe:
+
+- Its number is used up. Nothing of the next epoch can be mistaken for something of it.
+- Its changes, if they were buffered, are read again from the new log, where they stand in a later era and so above: per key the last one
+  wins, and it is the same one. Its merge, if it landed, is done again from the same buffer.
+- Its ranges may be in the sink already, and what their reads saw beyond the last sample is not known: they are read again and replace.
+- Every vnode that was complete, live or not, counts as read in the epoch given up: it waits for the next sample, which is of the new log
+  and holds at least what any read or merge has shown (a server without those transactions was refused). Its first merge there takes in
+  all of it at once, so that a live vnode is always a cut of one log.
+
+    epoch 7 read r1; w[8] was sampled; epoch 8 (r2) was under way         given up:  epoch 8, written = start of the new log
+    r1 read in 7  → read in 8, its vnode merges first in 10, up to w[9], which is of the new log
+    r2 in hand    → unread, replaces whatever a read of it has left
+
+`begun_again` is for a log of which a part is lost: nothing of the old one counts, every vnode stands at the start of the new one, and
+every range is read again and replaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from consume_upstream.offset import CdcOffset, LoggedTransaction
+from progress.state import BackfillState, Phase, VnodeState, latest_visible_of
+from vnode_backfill.epoch import Epoch
+from vnode_backfill.errors import LawBrokenError
+from vnode_backfill.intent import set_ranges_back
+from vnode_backfill.keys import SplitPlan
+
+
+def seen_beyond(state: BackfillState, buffered: Iterable[LoggedTransaction] = ()) -> tuple[str, ...]:
+    """GTIDs of all transactions whose effects the sink or the buffer may hold beyond the written offset.
+
+    `buffered` are those of the epoch in hand that were in the log, and in the buffer, before they were visible.
+    """
+    sampled = (state.intent.written.gtids,) if state.intent else ()
+    return (*sampled, *(transaction.gtid for transaction in (*state.missing, *buffered)))
+
+
+def moved_to(state: BackfillState, start: CdcOffset, plan: SplitPlan) -> BackfillState:
+    """The next commit of a job that goes on from `start`, a point of a later era. It has no intent: the next one is sampled anew."""
+    if start.era <= state.written.era:
+        raise LawBrokenError(f"{start} of era {start.era} cannot follow {state.written} of era {state.written.era}")
+    given_up = state.intent
+    epoch = given_up.epoch if given_up else state.epoch
+    moved = replace(
+        state,
+        revision=state.revision + 1,
+        epoch=epoch,
+        written=start,
+        visible=(*state.visible, (epoch, state.newest_visible)) if epoch != state.epoch else state.visible,
+        vnodes=tuple(_waiting(vnode, state.epoch, epoch) for vnode in state.vnodes),
+        intent=None,
+        missing=(),
+        changed=given_up.written if given_up else state.changed,
+        failure=None,
+        stopped=False,
+    )
+    if given_up and given_up.ordinals:
+        moved, _ = set_ranges_back(moved, plan, given_up.ordinals)
+    return replace(moved, visible=latest_visible_of(moved.visible, moved))
+
+
+def begun_again(state: BackfillState, start: CdcOffset, plan: SplitPlan) -> BackfillState:
+    """The next commit of a job that reads everything again; `plan` covers every key that source or sink hold."""
+    moved = moved_to(state, start, plan)
+    vnodes = tuple(replace(vnode, applied=start) for vnode in moved.vnodes)
+    moved = replace(moved, vnodes=vnodes, changed=None, plan_generation=plan.generation)
+    moved, _ = set_ranges_back(moved, plan, frozenset(planned.ordinal for planned in plan.ranges))
+    return replace(moved, visible=latest_visible_of(moved.visible, moved))
+
+
+def _waiting(vnode: VnodeState, last: Epoch, given_up: Epoch) -> VnodeState:
+    """Reads of the last epoch count as reads of the one given up, and so does a vnode that was complete."""
+    reads = tuple((ordinal, given_up if epoch == last and epoch else epoch) for ordinal, epoch in vnode.reads)
+    if vnode.complete is None:
+        return replace(vnode, reads=reads)
+    return replace(vnode, reads=reads, complete=given_up, phase=Phase.CATCH_UP)
