@@ -39,6 +39,6 @@ done
 { [ -n "$copy" ] && [ -n "$follow" ]; } || usage 2
 
 step "checking that the two configurations belong together"
-handoff --config "$copy" --follow "$follow"
+backfill handoff --config "$copy" --follow "$follow"
 forward "$folder/migration_pipeline.sh" --config "$copy"
 forward "$folder/cdc_pipeline.sh" --config "$follow" ${flags[@]+"${flags[@]}"}

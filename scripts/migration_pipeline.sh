@@ -29,11 +29,17 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$config" ] || usage 2
 
-if ! handoff --config "$config" >/dev/null 2>&1; then
+# 1 is the answer of a job that has not ended yet; anything else that is not 0 would come back from the run too, but later.
+code=0
+said=$(backfill handoff --config "$config" 2>&1 >/dev/null) || code=$?
+if [ "$code" -eq 1 ]; then
     step "checking source and table ($config)"
     backfill plan --config "$config"
     step "copying"
+elif [ "$code" -ne 0 ]; then
+    printf '%s\n' "$said" >&2
+    exit "$code"
 fi
 forward "$python" -m vnode_backfill run --config "$config" ${flags[@]+"${flags[@]}"}
 step "the handoff"
-handoff --config "$config"
+backfill handoff --config "$config"

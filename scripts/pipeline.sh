@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What the pipeline scripts share; to be sourced. Works in the caller's folder, with the project's .venv if there is one.
 
-_here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+_here=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=python3
 if [ -x "$_here/.venv/bin/python" ]; then
     python=$_here/.venv/bin/python
@@ -35,9 +35,6 @@ require_value() {
 }
 
 backfill() { "$python" -m vnode_backfill "$@"; }
-
-# The handoff of a job that copies, as JSON; with --follow, whether two configurations belong together.
-handoff() { "$python" -m vnode_backfill.handoff "$@"; }
 
 # Runs a command so that a stop asked of this script is passed on to it; its exit code is ours. A second stop waits as well.
 forward() {

@@ -73,6 +73,8 @@ def _work(config: Config, arguments: argparse.Namespace) -> int:
             return commands.status(config, as_json=arguments.json, per_vnode=arguments.per_vnode, watch=arguments.watch)
         case "verify":
             return commands.verify(config, master=arguments.master, as_json=arguments.json, verbose=arguments.verbose)
+        case "handoff":
+            return commands.handoff(config, follow=arguments.follow)
         case _:
             return commands.run(
                 config, until=arguments.until, master=arguments.master, asked_vnodes=arguments.vnodes,
@@ -141,6 +143,10 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--per-vnode", action="store_true", help="list every vnode")
     status.add_argument("--watch", action="store_true", help="show it again every second until interrupted")
     commands.add_parser("verify", parents=[common, as_json, spark], help="compare source and target row by row")
+    handoff = commands.add_parser("handoff", parents=[common], help="where a job of startup_mode snapshot has ended")
+    handoff.add_argument(
+        "--follow", type=Path, metavar="cdc.yaml", help="check that the job of this file can take over, before one runs"
+    )
     _add_run(commands.add_parser("run", parents=[common, spark], help="run the job, or go on with it"))
     _add_requests(commands, common)
     return parser

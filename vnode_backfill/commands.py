@@ -6,10 +6,11 @@ import json
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from progress.state import Request, RequestKind
-from vnode_backfill.config import Config
+from vnode_backfill.config import Config, load_config
 from vnode_backfill.errors import StateError
 from vnode_backfill.places import owner, state_store
 from vnode_backfill.status import read_report
@@ -141,10 +142,27 @@ def _run_opened(config: Config, spark: SparkSession, opened: Opened, until: Unti
         spark.stop()
 
 
+def handoff(config: Config, *, follow: Path | None) -> int:
+    """Print where a job that copies has ended, as JSON; exit code 1 if it has not. Or check that two files belong together."""
+    from vnode_backfill.handoff import check_copies, check_pair, read_handoff
+
+    if follow is not None:
+        check_pair(config, load_config(follow, {}))
+        return 0
+    check_copies(config)
+    ended = read_handoff(config, config.job)
+    if ended is None:
+        raise StateError(
+            f"job {config.job} has stored no handoff", hint="Run it with startup_mode snapshot until it ends by itself."
+        )
+    print(ended.to_json(), end="")
+    return 0
+
+
 def _hand_over(config: Config, ended: StoredHandoff) -> int:
     from vnode_backfill import handoff
 
-    _say(*handoff.end_lines(ended, handoff.write_handoff(config, ended)))
+    _say(*handoff.end_lines(config, ended, handoff.write_handoff(config, ended)))
     return 0
 
 

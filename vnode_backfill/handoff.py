@@ -16,15 +16,10 @@ How a job began (its mode) is written once, before its first checkpoint, into th
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import os
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Protocol, cast
 
 import pyarrow as pa
@@ -37,10 +32,10 @@ from progress.job_rows import JobRecord
 from progress.state import BackfillState
 from progress.state_reader import StateReader, folder_name
 from vnode_backfill.columns import TableDefinition
-from vnode_backfill.config import Config, StartupMode, load_config
+from vnode_backfill.config import Config, StartupMode
 from vnode_backfill.config_values import reveal
 from vnode_backfill.delta_files import Storage
-from vnode_backfill.errors import BackfillError, ConfigError, StateError
+from vnode_backfill.errors import ConfigError
 from vnode_backfill.startup import Handoff, StartPlan
 
 FILE_NAME = "handoff.json"
@@ -152,12 +147,17 @@ def handoff_for(config: Config, definition: TableDefinition) -> StoredHandoff | 
     return max(same, key=lambda each: each.created_at, default=None)
 
 
+def check_copies(config: Config) -> None:
+    """Refuse a configuration that is not one of a job that only copies: it would never end."""
+    if config.mysql.cdc.startup_mode is not StartupMode.SNAPSHOT:
+        raise ConfigError(
+            f"mysql.cdc.startup_mode is {config.mysql.cdc.startup_mode}; the job that copies must have snapshot"
+        )
+
+
 def check_pair(copying: Config, following: Config) -> None:
     """Refuse two configurations that are not the two halves of a handoff, before the first half runs for hours."""
-    if copying.mysql.cdc.startup_mode is not StartupMode.SNAPSHOT:
-        raise ConfigError(
-            f"mysql.cdc.startup_mode is {copying.mysql.cdc.startup_mode}; the job that copies must have snapshot"
-        )
+    check_copies(copying)
     specific = following.mysql.cdc.specific
     if specific is None or specific.from_job != copying.job:
         raise ConfigError(
@@ -171,40 +171,19 @@ def check_pair(copying: Config, following: Config) -> None:
             raise ConfigError(f"{path} is {one} for the job that copies and {other} for the one that follows")
 
 
-def end_lines(handoff: StoredHandoff, path: str) -> tuple[str, ...]:
+def end_lines(config: Config, handoff: StoredHandoff, path: str) -> tuple[str, ...]:
     """What a job that has copied says at its end, and whenever it is run again."""
+    mode = config.mysql.cdc.startup_mode
+    unused = f"warning: mysql.cdc.startup_mode {mode} is not used, the job was created with snapshot and has ended"
     return (
         f"job {handoff.job} is complete: {handoff.target} holds {handoff.table} as of {handoff.offset}",
         f"its handoff is stored in {path}; a job with {_FROM_JOB} {handoff.job} follows the log from there",
+        *(() if mode is StartupMode.SNAPSHOT else (unused,)),
     )
 
 
 def starting_lines(start: StartPlan) -> tuple[str, ...]:
     return (*start.notes, *(f"warning: {text}" for text in start.warnings))
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """`python -m vnode_backfill.handoff --config copy.yaml [--follow cdc.yaml]`: print the handoff, or check the two files."""
-    parser = argparse.ArgumentParser(prog="vnode_backfill.handoff", description=main.__doc__)
-    parser.add_argument("--config", required=True, help="configuration of the job that copies")
-    parser.add_argument("--follow", help="configuration of the job that follows: check that the two belong together")
-    arguments = parser.parse_args(words)
-    try:
-        config = load_config(Path(arguments.config), {})
-        if arguments.follow is not None:
-            check_pair(config, load_config(Path(arguments.follow), {}))
-            return 0
-        handoff = read_handoff(config, config.job)
-        if handoff is None:
-            raise StateError(
-                f"job {config.job} has stored no handoff",
-                hint="Run it with startup_mode snapshot until it ends by itself.",
-            )
-    except BackfillError as error:
-        print(f"vnode-backfill: {error}", file=sys.stderr)
-        return error.exit_code
-    print(handoff.to_json(), end="")
-    return 0
 
 
 def _check_fits(config: Config, handoff: StoredHandoff, definition: TableDefinition) -> None:
@@ -257,10 +236,3 @@ class _Upload(Protocol):
     def write(self, data: bytes) -> int: ...
 
     def close(self) -> None: ...
-
-
-if __name__ == "__main__":
-    ended = main()
-    sys.stdout.flush()
-    # As the commands do: native threads of the table library were seen to abort a normal exit.
-    os._exit(ended)

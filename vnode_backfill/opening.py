@@ -27,6 +27,7 @@ from consume_upstream.mysql.start_positions import (
     position_after_gtids,
     position_at_time,
     read_source_log,
+    unknown_gtids,
 )
 from consume_upstream.offset import CdcOffset, VisibleAt
 from progress.job_rows import JobRecord
@@ -46,6 +47,7 @@ from vnode_backfill.errors import (
     ConfigError,
     PlanRefusedError,
     SchemaChangedError,
+    SinkError,
     SourceError,
     StateError,
 )
@@ -57,7 +59,7 @@ from vnode_backfill.plan import TableFacts
 from vnode_backfill.planning import extended_plan, plan_table
 from vnode_backfill.preflight import Finding, Level, inspect, refuse
 from vnode_backfill.sinks.delta import DeltaSink
-from vnode_backfill.sinks.delta_target import take_over
+from vnode_backfill.sinks.delta_target import can_take_over, take_over
 from vnode_backfill.startup import (
     At,
     AtGtids,
@@ -217,7 +219,9 @@ def _begin(config: Config, table: MySqlTable) -> Beginning:
     handoff = handoff_for(config, table.definition)
     log = read_source_log(table, with_time=cdc.startup_mode is StartupMode.TIMESTAMP)
     start = plan_start(cdc, log, handoff=handoff.point if handoff else None)
-    return Beginning(start, _first_offset(config, table, start, log), log.oldest, handoff)
+    first = _first_offset(config, table, start, log)
+    _check_target(config, table.definition, handoff)
+    return Beginning(start, first, log.oldest, handoff)
 
 
 def _first_offset(config: Config, table: MySqlTable, start: StartPlan, log: SourceLog) -> CdcOffset:
@@ -230,6 +234,7 @@ def _first_offset(config: Config, table: MySqlTable, start: StartPlan, log: Sour
         case Earliest(offset=offset) | Saved(offset=offset):
             return offset
         case AtGtids(gtids=gtids):
+            _check_gtids(config, table, gtids, log)
             return position_after_gtids(table, gtids, log)
         case AtTime(moment=moment):
             return position_at_time(table, moment, log)
@@ -248,6 +253,55 @@ def _check_boundary(config: Config, table: MySqlTable, offset: CdcOffset, log: S
             detail=f"{fault} The log was reset since that job ended.",
         )
     raise ConfigError(f"mysql.cdc.specific.pos is {offset.pos}; must be between two transactions", detail=fault)
+
+
+def _check_gtids(config: Config, table: MySqlTable, gtids: str, log: SourceLog) -> None:
+    unknown = unknown_gtids(table, gtids, log)
+    if unknown:
+        specific = config.mysql.cdc.specific
+        job = specific.from_job if specific is not None else None
+        what = f"gtid is {gtids}" if job is None else f"from_job is {job}, whose handoff is after {gtids}"
+        raise ConfigError(
+            f"mysql.cdc.specific.{what}; it holds transactions that the server does not have",
+            detail=f"The server's log does not hold {unknown}. The server has {log.newest.gtids}.",
+        )
+
+
+def _check_target(config: Config, definition: TableDefinition, handoff: StoredHandoff | None) -> None:
+    """Refuse a target that a new job could not write to, before anything is written."""
+    delta = config.sink.delta
+    if delta is None:
+        return
+    try:
+        if handoff is not None and _is_left_to(config, handoff):
+            return
+        sink = DeltaSink(
+            delta.path, definition, "", storage_options=reveal(config.storage.options), replace=delta.replace
+        )
+        sink.check()
+    except SinkError as error:
+        if error.retryable:
+            raise
+        raise PlanRefusedError(error.message, detail=error.detail, hint=error.hint) from error
+
+
+def _is_left_to(config: Config, handoff: StoredHandoff) -> bool:
+    """Whether the target is the one that the copying job has filled; a job told to follow that one needs it to be."""
+    delta = config.sink.delta
+    assert delta is not None
+    log = DeltaLog(Storage.of(delta.path, reveal(config.storage.options)), "", "the target table")
+    if can_take_over(log, handoff.id, state_store(config).folder):
+        return True
+    if config.mysql.cdc.specific is not None:
+        raise _not_filled_by(handoff, delta.path)
+    return False
+
+
+def _not_filled_by(handoff: StoredHandoff, path: str) -> ConfigError:
+    return ConfigError(
+        f"mysql.cdc.specific.from_job is {handoff.job}; {path} no longer is the table that job has filled",
+        hint="Copy the table again with a new job of startup_mode snapshot or initial.",
+    )
 
 
 def _create(config: Config, store: StateStore, planned: _Planned) -> Opened:
@@ -271,10 +325,7 @@ def _take_over(config: Config, store: StateStore, record: JobRecord, handoff: St
     storage = Storage.of(delta.path, reveal(config.storage.options))
     log = DeltaLog(storage, record.id, "the target table", held_lease(store).generation)
     if not take_over(log, handoff.id, store.folder) and config.mysql.cdc.specific is not None:
-        raise ConfigError(
-            f"mysql.cdc.specific.from_job is {handoff.job}; {delta.path} no longer is the table that job has filled",
-            hint="Copy the table again with a new job of startup_mode snapshot or initial.",
-        )
+        raise _not_filled_by(handoff, delta.path)
 
 
 def _first_state(config: Config, plan: SplitPlan, beginning: Beginning) -> BackfillState:

@@ -31,7 +31,14 @@ from consume_upstream.offset import CdcOffset
 from vnode_backfill.errors import LogFormatError, SourceError
 from vnode_backfill.startup import FIRST_POSITION, LogFile, SourceLog
 
-__all__ = ["boundary_fault", "file_began_at", "position_after_gtids", "position_at_time", "read_source_log"]
+__all__ = [
+    "boundary_fault",
+    "file_began_at",
+    "position_after_gtids",
+    "position_at_time",
+    "read_source_log",
+    "unknown_gtids",
+]
 
 
 def read_source_log(table: MySqlTable, *, with_time: bool = False) -> SourceLog:
@@ -85,6 +92,18 @@ def position_after_gtids(table: MySqlTable, text: str, log: SourceLog) -> CdcOff
     return _after_gtid_set(table, wanted, log)
 
 
+def unknown_gtids(table: MySqlTable, text: str, log: SourceLog) -> str:
+    """Those of the given GTIDs that the log around their sequence numbers does not hold; empty if it holds all.
+
+    A MySQL set was compared with the executed one. A MariaDB position says which server wrote the last transaction of a domain,
+    and two servers that went separate ways give one sequence number to different transactions.
+    """
+    wanted = parse_gtids(text)
+    if not isinstance(wanted, MariaDbGtidPosition):
+        return ""
+    return ",".join(str(MariaDbGtidPosition((gtid,))) for gtid in wanted.domains if not _is_logged(table, log, gtid))
+
+
 def file_began_at(table: MySqlTable, file: str) -> datetime:
     """When the file was begun, from its first event."""
     stream = DumpStream(table.connect, table.server_ids[0], table.identity.flavour, LogPosition(file, FIRST_POSITION))
@@ -130,6 +149,32 @@ def _after_gtid_set(table: MySqlTable, wanted: GtidSet, log: SourceLog) -> CdcOf
         return log.newest
     found = CdcOffset.at(log.server, missing.file, missing.pos)
     return min(log.newest, found, key=lambda offset: offset.order)
+
+
+def _is_logged(table: MySqlTable, log: SourceLog, wanted: tuple[int, int, int]) -> bool:
+    """Whether a transaction is in the log, or was the last one of its domain when the oldest file began."""
+    domain, _, sequence = wanted
+
+    def begins_before(index: int) -> bool:
+        return all(
+            last <= sequence for d, _, last in _position_at_start(table, log.files[index]).domains if d == domain
+        )
+
+    file = log.files[_first_false(len(log.files) - 1, lambda index: begins_before(index + 1))]
+    if wanted in _position_at_start(table, file).domains:
+        return True
+    start, end = LogPosition(file.name, FIRST_POSITION), LogPosition(log.newest.file, log.newest.pos)
+    for transactions in _transactions(table, start, end):
+        for found in transactions:
+            if found.gtid == str(MariaDbGtidPosition((wanted,))):
+                return True
+            if _comes_after(found.gtid, domain, sequence):
+                return False
+    return False
+
+
+def _comes_after(gtid: str, domain: int, sequence: int) -> bool:
+    return any(d == domain and at > sequence for d, _, at in MariaDbGtidPosition.parse(gtid).domains)
 
 
 def _begins_within(table: MySqlTable, file: LogFile, wanted: MariaDbGtidPosition) -> bool:

@@ -95,6 +95,10 @@ class DeltaSink:
         """The table's own folder: whoever can write its files can stage changes beside them."""
         return self._storage
 
+    def check(self) -> None:
+        """Raise what `prepare` would raise for a job that does not exist yet; writes nothing."""
+        self._target.check()
+
     def prepare(self) -> None:
         self._target.prepare()
 

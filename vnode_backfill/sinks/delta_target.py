@@ -65,14 +65,26 @@ class Target:
         with overtaken_is_retryable():
             self.log.fence(table)
 
+    def check(self) -> None:
+        """Raise what `prepare` would raise for a job that does not exist yet; writes nothing."""
+        self._check_names()
+        table = self.log.find()
+        if table is not None and not self.replace:
+            self._check_free(table)
+
     def _take(self, table: DeltaTable | None) -> None:
         if table is None:
             self._create("error")
-            return
-        foreign = len(self.log.files(table, ()))
-        if self.replace and (foreign or self._difference(table)):
+        elif self.replace and (self.log.files(table, ()) or self._difference(table)):
             self._create("overwrite")
-            return
+        else:
+            self._check_free(table)
+            with overtaken_is_retryable():
+                self.log.commit(table, _PREPARE, _ONCE, ())
+
+    def _check_free(self, table: DeltaTable) -> None:
+        """Refuse a table that holds rows, or cannot take those of the source."""
+        foreign = len(self.log.files(table, ()))
         if foreign:
             raise SinkError(
                 f"{self.log.storage.path} holds rows that this job did not write",
@@ -80,8 +92,6 @@ class Target:
                 hint="Set `sink.delta.replace: true` to have them removed, or choose another path.",
             )
         self._check_shape(table)
-        with overtaken_is_retryable():
-            self.log.commit(table, _PREPARE, _ONCE, ())
 
     def _create(self, mode: Literal["error", "overwrite"]) -> None:
         storage = self.log.storage
@@ -141,30 +151,47 @@ class Target:
         return "; ".join(f"column {name} is {old.get(name)} there and {new.get(name)} here" for name in wrong)
 
 
+def can_take_over(log: DeltaLog, before: str, successor: str) -> bool:
+    """Whether the table is that of job `before`; raises if it was handed over to another than `successor`. Writes nothing."""
+    table = log.find()
+    theirs = _for_good(log, before)
+    if table is None or not theirs.landed(table, _PREPARE, _ONCE):
+        return False
+    if table.transaction_version(f"{before}/driver") == _FOR_GOOD and not theirs.landed(
+        table, _handover(successor), _ONCE
+    ):
+        raise SinkError(
+            f"{log.storage.path} was handed over to another job already",
+            detail=f"Job {successor} would be the second one to write to it.",
+            hint="Go on with the job that has it; two jobs must not write to one target.",
+        )
+    return True
+
+
 def take_over(log: DeltaLog, before: str, successor: str) -> bool:
     """Make the table of job `before` this one's own, rows included; False if it is not that job's table. A second call changes nothing.
 
     `successor` names the job beyond its id: one that was killed before it came to exist tries again with another id.
     """
-    table = log.find()
-    theirs = replace(log, job_id=before, generation=_FOR_GOOD)
-    if table is None or not theirs.landed(table, _PREPARE, _ONCE):
+    if not can_take_over(log, before, successor):
         return False
-    handover = f"handover-{hashlib.sha256(successor.encode()).hexdigest()[:16]}"
-    if not theirs.landed(table, handover, _ONCE):
-        if table.transaction_version(f"{before}/driver") == _FOR_GOOD:
-            raise SinkError(
-                f"{log.storage.path} was handed over to another job already",
-                detail=f"Job {successor} would be the second one to write to it.",
-                hint="Go on with the job that has it; two jobs must not write to one target.",
-            )
+    table, theirs = log.open(), _for_good(log, before)
+    if not theirs.landed(table, _handover(successor), _ONCE):
         with overtaken_is_retryable():
-            theirs.commit(table, handover, _ONCE, (), note=successor)
+            theirs.commit(table, _handover(successor), _ONCE, (), note=successor)
         table = log.open()
     if not log.landed(table, _PREPARE, _ONCE):
         with overtaken_is_retryable():
             log.commit(table, _PREPARE, _ONCE, ())
     return True
+
+
+def _for_good(log: DeltaLog, before: str) -> DeltaLog:
+    return replace(log, job_id=before, generation=_FOR_GOOD)
+
+
+def _handover(successor: str) -> str:
+    return f"handover-{hashlib.sha256(successor.encode()).hexdigest()[:16]}"
 
 
 def whole_hours(retention: timedelta) -> int:
