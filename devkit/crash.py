@@ -2,7 +2,8 @@
 
 `python -m devkit.crash --kill after:MergeEpoch:3 -- run --config job.yaml` runs as `vnode-backfill run …` and dies at once when the
 third `MergeEpoch` has been carried out, before its report is acted on. `after:MergeEpoch:3@live` counts only orders of epochs
-in which the whole job is live; the phases are `snapshot`, `catch-up` and `live`.
+in which the whole job is live; the phases are `snapshot`, `catch-up` and `live`. `before:CreateJob` dies when everything of a new job
+has been written but the state that makes it exist, `before:WriteHandoff` when a copy has ended but did not say so in its file.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
 from progress.report import JobPhase, phase_of
 from progress.state import BackfillState
-from vnode_backfill import actions
+from progress.store import StateStore
+from vnode_backfill import actions, handoff
 from vnode_backfill.actions import Moment
 from vnode_backfill.cli import main as run_command
 from vnode_backfill.config import load_config
@@ -68,6 +70,19 @@ class Bomb:
         return self.phase is None or self.phase == (self._ending if isinstance(action, CommitEpoch) else self._now)
 
 
+def plant_outside_the_loop(bomb: Bomb) -> None:
+    """Put a bomb where no order of the coordinator is carried out: at the creation of a job, and behind its end."""
+
+    def die(*_: object, **__: object) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("SIGKILL cannot be survived")
+
+    if bomb.order == "CreateJob":
+        StateStore.create = die  # type: ignore[method-assign]
+    elif bomb.order == "WriteHandoff":
+        handoff.write_handoff = die
+
+
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kill", required=True, type=Bomb.parse, metavar="before|after:Order[:number][@phase]")
@@ -78,6 +93,7 @@ def main(argv: list[str]) -> None:
     if loaded is not None:
         arguments.kill.begin(loaded.state)
     actions.seam = arguments.kill
+    plant_outside_the_loop(arguments.kill)
     run_command(command)
 
 

@@ -72,6 +72,11 @@ class Source:
         rows: pa.Table = DeltaTable(str(self.lake)).to_pyarrow_table(columns=["id"])
         return sorted(rows["id"].to_pylist())
 
+    def source_keys(self) -> set[int]:
+        with self.server.connect(self.database) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT id FROM {orders_table(self.database).quoted}")
+            return {int(row[0]) for row in cursor.fetchall()}
+
     def differences(self) -> list[Difference]:
         with self.server.connect() as connection:
             return compare_delta(connection, self.database, "orders", ("id",), self.lake)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from devkit.mysql import MariaDbServer, MySqlServer
-from devkit.orders import orders_table
+from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
+from devkit.orders import create_orders_table, orders_table
 from devkit.spark import REPOSITORY
+from devkit.waiting import wait_for
 from devkit.writer import Workload
 from tests.system.job_case import JobCase
 from tests.system.startup_case import Source, config_of, source_on
+from vnode_backfill.cli import execute as execute_command
 from vnode_backfill.config import Config, load_config
-from vnode_backfill.errors import BackfillError, ConfigError
-from vnode_backfill.handoff import check_pair, main, read_handoff, write_handoff
+from vnode_backfill.errors import BackfillError, ConfigError, StateError
+from vnode_backfill.handoff import check_pair, read_handoff, write_handoff
 from vnode_backfill.opening import Beginning, examine_source, open_job, open_table
 
 pytestmark = pytest.mark.long
@@ -68,8 +72,119 @@ def test_nothing_is_lost_or_doubled_when_both_halves_are_killed_and_the_writer_n
         writer.stop()
     follow.run("--until", "live")
     assert source.differences() == []
-    second = source.job("second", FOLLOW)
-    assert "was handed over to another job already" in refusal(second).message
+    second = refusal(source.job("second", FOLLOW))
+    assert "was handed over to another job already" in second.message
+    assert second.exit_code == 2
+    assert not (source.folder / "state" / "second").exists()
+
+
+def test_a_kill_at_the_turning_points_changes_nothing(mariadb_server: MariaDbServer, tmp_path: Path) -> None:
+    with source_on(mariadb_server, tmp_path, rows=2_000) as source:
+        copy, follow = source.job("copy", COPY), source.job("follow", FOLLOW)
+        with writing(source) as writer:
+            copy.run(kill="before:WriteHandoff")
+            stored = read_handoff(config_of(copy), "copy")
+            assert stored is not None
+            assert not (tmp_path / "state" / "copy" / "handoff.json").exists()
+            follow.run(kill="before:CreateJob")
+            assert examine(follow).first == stored.offset
+            follow.run(kill="after:MergeEpoch")
+            follow.run("--until", "live")
+            writer.stop()
+        follow.run("--until", "live")
+        assert source.differences() == []
+        assert "job copy is complete" in copy.run()
+        assert json.loads((tmp_path / "state" / "copy" / "handoff.json").read_text())["id"] == stored.id
+
+
+@pytest.mark.parametrize("make", [MySqlServer, MariaDbServer])
+def test_hours_between_the_halves_and_between_runs_leave_nothing_out(
+    spark: SparkSession, make: type[SqlServer], tmp_path: Path
+) -> None:
+    with make() as server, source_on(server, tmp_path, rows=300) as source:
+        source.to_live(spark, source.job("copy", COPY))
+        follow = source.job("follow", FOLLOW)
+        pass_time(source, 5001)
+        source.to_live(spark, follow)
+        assert source.differences() == []
+        pass_time(source, 6001)
+        source.to_live(spark, follow)
+        assert source.differences() == []
+
+
+def pass_time(source: Source, first: int) -> None:
+    """The log goes on in other files, changes in each of them, and the server is started anew."""
+    for step in range(3):
+        source.insert(first + 2 * step, first + 2 * step + 1)
+        source.execute("FLUSH BINARY LOGS", f"UPDATE {{table}} SET flag = {step} WHERE id % 7 = {step}")
+        source.execute(f"DELETE FROM {{table}} WHERE id = {first + 2 * step}")
+    source.server.restart()
+    source.insert(first + 10)
+
+
+def test_a_handoff_is_refused_on_a_server_that_does_not_have_its_transactions(
+    spark: SparkSession, source: Source, tmp_path: Path
+) -> None:
+    source.to_live(spark, source.job("copy", COPY))
+    stored = read_handoff(config_of(source.job("copy", COPY, file="again")), "copy")
+    assert stored is not None
+    with MySqlServer() as other:
+        with other.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {source.database}")
+            create_orders_table(connection, 10, 7, database=source.database)
+        moved = Source(other, source.database, tmp_path).job("follow", FOLLOW)
+        refused = refusal(moved)
+    told = f"mysql.cdc.specific.from_job is copy, whose handoff is {stored.offset}; it holds transactions that the server does not"
+    assert told in refused.message
+    assert refused.exit_code == 2
+    assert not (tmp_path / "state" / "follow").exists()
+
+
+def test_the_script_may_be_stopped_and_killed_in_the_middle(source: Source) -> None:
+    copy = source.job("copy", COPY, limits={"rows_per_second": 150, "range_rows": 100})
+    follow = source.job("follow", FOLLOW)
+    with writing(source) as writer:
+        stopped = interrupt(copy, follow, signal.SIGTERM)
+        assert stopped == 1
+        assert read_handoff(config_of(copy), "copy") is None
+        assert interrupt(copy, follow, signal.SIGKILL) == -signal.SIGKILL
+        last = hand_over(copy, follow)
+        writer.stop()
+    assert last.returncode == 0, last.stderr
+    assert "the job goes on from its saved progress at" in last.stderr
+    assert hand_over(copy, follow).returncode == 0
+    assert source.differences() == []
+
+
+def interrupt(copy: JobCase, follow: JobCase, number: signal.Signals) -> int:
+    """Send the script a signal while it copies: SIGKILL to everything it started as well, as the end of a machine would."""
+    output = copy.folder / f"script-{number.name}.log"
+    before = ranges_read(copy)
+    with output.open("w") as file:
+        script = subprocess.Popen(
+            script_words(copy, follow), env=RUNS, stdout=file, stderr=file, start_new_session=True
+        )
+    try:
+        wait_for(
+            lambda: ranges_read(copy) > before or script.poll() is not None, "some ranges to be read", seconds=300,
+            state=output.read_text,
+        )  # fmt: skip
+        assert script.poll() is None, output.read_text()
+        if number is signal.SIGKILL:
+            os.killpg(script.pid, number)
+        else:
+            script.send_signal(number)
+        return script.wait(300)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(script.pid, signal.SIGKILL)
+
+
+def ranges_read(case: JobCase) -> int:
+    try:
+        return case.report().ranges
+    except StateError:
+        return 0
 
 
 def test_the_script_hands_over_and_does_nothing_twice(mariadb_server: MariaDbServer, tmp_path: Path) -> None:
@@ -89,22 +204,27 @@ def test_the_script_hands_over_and_does_nothing_twice(mariadb_server: MariaDbSer
 
 
 def hand_over(copy: JobCase, follow: JobCase) -> subprocess.CompletedProcess[str]:
-    script = [str(REPOSITORY / "scripts" / "handoff_backfill_to_cdc.sh")]
-    files = ["--backfill", str(copy.config), "--cdc", str(follow.config), "--until", "live", "--quiet"]
-    return subprocess.run([*script, *files], env=RUNS, capture_output=True, text=True, timeout=400, check=False)
+    words = script_words(copy, follow)
+    return subprocess.run(words, env=RUNS, capture_output=True, text=True, timeout=400, check=False)
+
+
+def script_words(copy: JobCase, follow: JobCase) -> list[str]:
+    script = str(REPOSITORY / "scripts" / "handoff_backfill_to_cdc.sh")
+    return [script, "--backfill", str(copy.config), "--cdc", str(follow.config), "--until", "live", "--quiet"]
 
 
 def test_a_handoff_is_refused_where_it_does_not_fit(
     spark: SparkSession, source: Source, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = source.job("copy", COPY)
-    assert main(["--config", str(copy.config)]) == 1
+    assert execute_command(["handoff", "--config", str(copy.config)]) == 1
     source.to_live(spark, copy)
     config = config_of(copy)
     stored = read_handoff(config, "copy")
     assert stored is not None
     write_handoff(config, stored)
-    assert main(["--config", str(copy.config)]) == 0
+    capsys.readouterr()
+    assert execute_command(["handoff", "--config", str(copy.config)]) == 0
     assert json.loads(capsys.readouterr().out)["id"] == stored.id
 
     elsewhere = source.job("elsewhere", FOLLOW, sink={"delta": {"path": str(source.folder / "other")}})
@@ -124,6 +244,7 @@ def test_a_handoff_is_refused_where_it_does_not_fit(
     assert f"from_job is copy, whose handoff is {stored.offset}; it is no longer held by the server" in gone.message
     source.execute("ALTER TABLE {table} ADD COLUMN extra INT")
     assert "was changed since that job copied it" in refusal(follow).message
+    assert gone.exit_code == 2
     assert not (source.folder / "state" / "follow").exists()
 
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from consume_upstream.mysql.server import MySqlTable
@@ -20,14 +22,20 @@ from consume_upstream.mysql.start_positions import (
 )
 from consume_upstream.offset import CdcOffset
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
+from devkit.orders import orders_table
+from devkit.writer import Workload
 from tests.system.startup_case import Source, config_of, source_on, table_of
-from vnode_backfill.errors import BackfillError
+from vnode_backfill.change import ChangeOp
+from vnode_backfill.cli import execute as execute_command
+from vnode_backfill.errors import BackfillError, PlanRefusedError
+from vnode_backfill.handoff import read_handoff
 from vnode_backfill.opening import examine_source, open_job
 
 pytestmark = pytest.mark.long
 
 OUTSIDE = {"Format_desc", "Previous_gtids", "Gtid_list", "Binlog_checkpoint", "Gtid", "Rotate"}
 """Events that begin where no transaction is open."""
+STRANGER = "00000000-0000-0000-0000-000000000001"
 
 
 @pytest.fixture(scope="module", params=[MySqlServer, MariaDbServer])
@@ -44,8 +52,8 @@ def logged(log_server: SqlServer, tmp_path: Path) -> Iterator[Source]:
 
 
 @pytest.fixture
-def source(mysql_server: MySqlServer, tmp_path: Path) -> Iterator[Source]:
-    with source_on(mysql_server, tmp_path, rows=200) as source:
+def source(source_server: SqlServer, tmp_path: Path) -> Iterator[Source]:
+    with source_on(source_server, tmp_path, rows=200) as source:
         yield source
 
 
@@ -108,38 +116,80 @@ def gtids_after(table: MySqlTable, after: CdcOffset) -> list[str]:
 
 
 def test_each_wrong_beginning_is_refused_before_anything_is_written(logged: Source) -> None:
-    log = read_source_log(table_of(logged))
-    file, end = log.newest.file, log.newest.pos
+    table = table_of(logged)
+    logged.execute("FLUSH BINARY LOGS")
+    gone = table.written_offset()
+    logged.insert(901)
+    logged.execute("FLUSH BINARY LOGS")
+    logged.insert(902)
+    logged.execute(f"PURGE BINARY LOGS TO '{table.written_offset().file}'")
+    log = read_source_log(table)
+    file, end, held = log.newest.file, log.newest.pos, f"The server holds {log.oldest} to {log.newest}."
+    known, foreign, other_kind = strangers(logged.server.flavour, log.newest.gtids)
     point = "mysql.cdc.specific"
-    stranger = "7-1-1" if logged.server.flavour == "mariadb" else "00000000-0000-0000-0000-000000000001:1"
-    wrong: list[tuple[dict[str, object], str]] = [
-        ({"startup_mode": "newest"}, "mysql.cdc.startup_mode"),
-        ({"startup_mode": "specific"}, f"{point} is missing; must be given when startup_mode is specific"),
-        (
-            {"startup_mode": "latest", "specific": {"file": file, "pos": 4}},
-            f"{point} holds file, pos; is allowed only when startup_mode is specific",
-        ),
-        (
-            {"startup_mode": "specific", "specific": {"file": file}},
-            "must hold either file and pos, or gtid, or from_job",
-        ),
-        (specific(file=file, pos=end - 1), f"{point}.pos is {end - 1}; must be between two transactions"),
-        (specific(file=file, pos=end + 1), f"{point} is {file}:{end + 1}; it lies after the end of the log"),
-        (specific(file="binlog.000000", pos=4), f"{point} is binlog.000000:4; it is no longer held"),
-        (specific(file="other.000001", pos=4), f"{point} is other.000001:4; it is not of this server's log"),
-        (specific(gtid=stranger), f"{point}.gtid is {stranger}; it holds transactions that the server does not have"),
-        (specific(from_job="nobody"), f"{point}.from_job is nobody; that job has stored no handoff"),
-        (moment("2099-01-01T00:00:00Z"), "mysql.cdc.timestamp is 2099-01-01T00:00:00+00:00; must not be in the future"),
-        (moment("2001-01-01T00:00:00Z"), "mysql.cdc.timestamp is 2001-01-01T00:00:00+00:00; the log no longer holds"),
-    ]
-    for number, (cdc, message) in enumerate(wrong):
+    wrong: list[tuple[dict[str, object], str, str]] = [
+        (specific(file=file, pos=end - 1), f"{point}.pos is {end - 1}; must be between two transactions", "boundaries"),
+        (specific(file=file, pos=end + 1), f"{point} is {file}:{end + 1}; it lies after the end of the log", held),
+        (specific(file="binlog.999999", pos=4), f"{point} is binlog.999999:4; it lies after the end of the log", held),
+        (specific(file=gone.file, pos=gone.pos), f"{point} is {gone}; it is no longer held by the server", held),
+        (specific(file="other.000001", pos=4), f"{point} is other.000001:4; it is not of this server's log", held),
+        (specific(gtid=gone.gtids), f"{point}.gtid is {gone.gtids}; it is followed by transactions no longer", known),
+        (specific(gtid=foreign), f"{point}.gtid is {foreign}; it holds transactions that the server does not", known),
+        (specific(gtid=other_kind), f"{point}.gtid is {other_kind}; it is not of this kind of server", known),
+        (specific(from_job="nobody"), f"{point}.from_job is nobody; that job has stored no handoff", ""),
+        (moment("2099-01-01T00:00:00Z"), "mysql.cdc.timestamp is 2099-01-01T00:00:00+00:00; must not be in the f", "clock"),
+        (moment("2001-01-01T00:00:00Z"), "mysql.cdc.timestamp is 2001-01-01T00:00:00+00:00; the log no longer", "oldest"),
+    ]  # fmt: skip
+    for number, (cdc, message, detail) in enumerate(wrong):
         case = logged.job("wrong", cdc, file=f"wrong-{number}")
         with pytest.raises(BackfillError) as caught:
             open_job(config_of(case), task_slots=None, asked_vnodes=None)
         assert message in caught.value.message
+        assert detail in caught.value.detail
         assert caught.value.exit_code == 2
     assert not (logged.folder / "state").exists()
     assert not logged.lake.exists()
+
+
+def strangers(flavour: str, executed: str) -> tuple[str, str, str]:
+    """What the server says it has, transactions it has not, and some of the other kind of server."""
+    if flavour == "mariadb":
+        domain, server, sequence = executed.split("-")
+        # The same place in the same domain, but written by another server.
+        return executed, f"{domain}-{int(server) + 1}-{sequence}", f"{STRANGER}:1"
+    return f"The server has {executed}", f"{STRANGER}:1-5", "0-1-1"
+
+
+@pytest.mark.parametrize(
+    ("cdc", "told"),
+    [
+        ({"startup_mode": "newest"}, 'startup_mode is "newest"; allowed: initial, latest, specific, earliest, timestamp, snapshot'),
+        ({"startup_mode": "specific"}, "specific is missing; must be given when startup_mode is specific"),
+        ({"startup_mode": "latest", "specific": {"file": "b.1", "pos": 4}}, "specific holds file, pos; is allowed only when startup_mode is specific; it is latest"),
+        ({"startup_mode": "specific", "specific": {"file": "b.1"}}, "specific holds file; must hold either file and pos, or gtid, or from_job"),
+        ({"startup_mode": "specific", "specific": {"file": "b.1", "pos": 4, "gtid": "0-1-2"}}, "specific holds file, pos, gtid; must hold either"),
+        ({"startup_mode": "timestamp"}, "timestamp is missing; must be given when startup_mode is timestamp"),
+        ({"startup_mode": "initial", "timestamp": "2026-01-01T00:00:00Z"}, "is allowed only when startup_mode is timestamp; it is initial"),
+    ],
+)  # fmt: skip
+def test_the_command_refuses_a_wrong_mode_with_exit_code_2(
+    cdc: dict[str, object], told: str, mysql_server: MySqlServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = Source(mysql_server, "nowhere", tmp_path).job("wrong", cdc)
+    assert execute_command(["run", "--config", str(case.config)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("vnode-backfill: mysql.cdc.")
+    assert told in said
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_target_with_rows_of_someone_else_is_refused_before_anything_is_written(
+    logged: Source,
+) -> None:
+    write_deltalake(str(logged.lake), pa.table({"id": [1]}))
+    with pytest.raises(PlanRefusedError, match="holds rows that this job did not write"):
+        open_job(config_of(logged.job("late", {"startup_mode": "latest"})), task_slots=None, asked_vnodes=None)
+    assert not (logged.folder / "state").exists()
 
 
 def specific(**point: object) -> dict[str, object]:
@@ -176,17 +226,36 @@ def test_initial_brings_old_rows_then_new_ones(spark: SparkSession, source: Sour
     assert source.differences() == []
 
 
-@pytest.fixture(scope="module")
-def purged_server() -> Iterator[MySqlServer]:
-    with MySqlServer() as server:
-        yield server
+def test_snapshot_ends_with_the_table_exactly_as_of_its_handoff(spark: SparkSession, source: Source) -> None:
+    table = orders_table(source.database)
+    with Workload(lambda: source.server.connect(source.database), table, seed=5, rate=200, large_rows=50):
+        case = source.job("copy", {"startup_mode": "snapshot"}, limits={"rows_per_second": 100, "range_rows": 40})
+        source.to_live(spark, case)
+    handoff = read_handoff(config_of(case), "copy")
+    assert handoff is not None
+    copied: list[dict[str, object]] = DeltaTable(str(source.lake)).to_pyarrow_table().to_pylist()
+    rows = {row["id"]: row for row in copied}
+    assert len(rows) == len(copied)
+    changes = 0
+    reader = table_of(source)
+    for batch in reader.read_log(handoff.offset, reader.written_offset()):
+        # A table that is ahead of the handoff has a row that is inserted now; one that is behind lacks one that goes.
+        for op, before, after in zip(batch.op, batch.before.to_pylist(), batch.after.to_pylist(), strict=True):
+            if op != ChangeOp.INSERT:
+                assert rows.pop(before["id"]) == before
+            if op != ChangeOp.DELETE:
+                assert after["id"] not in rows
+                rows[after["id"]] = after
+            changes += 1
+    assert changes > 0
+    assert set(rows) == source.source_keys()
 
 
 @pytest.mark.parametrize("mode", ["earliest", "position", "gtid", "timestamp"])
 def test_a_job_that_only_follows_brings_what_the_log_holds_from_its_beginning(
-    spark: SparkSession, purged_server: MySqlServer, tmp_path: Path, mode: str
+    spark: SparkSession, log_server: SqlServer, tmp_path: Path, mode: str
 ) -> None:
-    with source_on(purged_server, tmp_path, rows=10) as source:
+    with source_on(log_server, tmp_path, rows=10) as source:
         now = int(time.time())
         source.execute(f"SET SESSION timestamp = {now - 3600}", "FLUSH BINARY LOGS")
         table = table_of(source)
