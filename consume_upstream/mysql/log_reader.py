@@ -314,7 +314,8 @@ class LogSlice:
             raise SchemaChangedError(
                 f"a statement in the log at {self.position.file}:{self.position.pos} may change table {name}",
                 detail=statement.text[:500],
-                hint="Create the job again with the table's new definition.",
+                hint="Create the job again with the table's new definition; one that only follows may begin behind the statement, "
+                "with startup_mode specific or timestamp.",
             )
         raise LogFormatError(
             f"the log at {self.position.file}:{self.position.pos} holds changes of {name} as a statement, not as rows",
