@@ -41,7 +41,7 @@ def traffic(server: MySqlServer, step: Step, seed: int) -> Iterator[None]:
     if step.commands.startswith(QUIET):
         yield
         return
-    with Workload(lambda: server.connect("shop"), orders_table("shop"), seed=seed, rate=100):
+    with Workload(lambda: server.connect("shop"), orders_table("shop"), seed=seed, rate=100, large_rows=100):
         yield
 
 
