@@ -39,15 +39,12 @@ from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.config import Config, StartupMode, TlsConfig, TlsVerify
 from vnode_backfill.config_values import reveal
-from vnode_backfill.delta_files import Storage
-from vnode_backfill.delta_log import DeltaLog
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import (
     BackfillError,
     ConfigError,
     PlanRefusedError,
     SchemaChangedError,
-    SinkError,
     SourceError,
     StateError,
 )
@@ -59,7 +56,6 @@ from vnode_backfill.plan import TableFacts
 from vnode_backfill.planning import extended_plan, plan_table
 from vnode_backfill.preflight import Finding, Level, inspect, refuse
 from vnode_backfill.sinks.delta import DeltaSink
-from vnode_backfill.sinks.delta_target import can_take_over, take_over
 from vnode_backfill.startup import (
     At,
     AtGtids,
@@ -72,6 +68,7 @@ from vnode_backfill.startup import (
     StartPlan,
     plan_start,
 )
+from vnode_backfill.takeover import check_target, take_target_over
 
 _TLS = {
     TlsVerify.IDENTITY: TlsMode.VERIFY_IDENTITY, TlsVerify.CA: TlsMode.VERIFY_CA, TlsVerify.NONE: TlsMode.REQUIRED,
@@ -220,7 +217,7 @@ def _begin(config: Config, table: MySqlTable) -> Beginning:
     log = read_source_log(table, with_time=cdc.startup_mode is StartupMode.TIMESTAMP)
     start = plan_start(cdc, log, handoff=handoff.point if handoff else None)
     first = _first_offset(config, table, start, log)
-    _check_target(config, table.definition, handoff)
+    check_target(config, table.definition, handoff, state_store(config).folder)
     return Beginning(start, first, log.oldest, handoff)
 
 
@@ -267,65 +264,17 @@ def _check_gtids(config: Config, table: MySqlTable, gtids: str, log: SourceLog) 
         )
 
 
-def _check_target(config: Config, definition: TableDefinition, handoff: StoredHandoff | None) -> None:
-    """Refuse a target that a new job could not write to, before anything is written."""
-    delta = config.sink.delta
-    if delta is None:
-        return
-    try:
-        if handoff is not None and _is_left_to(config, handoff):
-            return
-        sink = DeltaSink(
-            delta.path, definition, "", storage_options=reveal(config.storage.options), replace=delta.replace
-        )
-        sink.check()
-    except SinkError as error:
-        if error.retryable:
-            raise
-        raise PlanRefusedError(error.message, detail=error.detail, hint=error.hint) from error
-
-
-def _is_left_to(config: Config, handoff: StoredHandoff) -> bool:
-    """Whether the target is the one that the copying job has filled; a job told to follow that one needs it to be."""
-    delta = config.sink.delta
-    assert delta is not None
-    log = DeltaLog(Storage.of(delta.path, reveal(config.storage.options)), "", "the target table")
-    if can_take_over(log, handoff.id, state_store(config).folder):
-        return True
-    if config.mysql.cdc.specific is not None:
-        raise _not_filled_by(handoff, delta.path)
-    return False
-
-
-def _not_filled_by(handoff: StoredHandoff, path: str) -> ConfigError:
-    return ConfigError(
-        f"mysql.cdc.specific.from_job is {handoff.job}; {path} no longer is the table that job has filled",
-        hint="Copy the table again with a new job of startup_mode snapshot or initial.",
-    )
-
-
 def _create(config: Config, store: StateStore, planned: _Planned) -> Opened:
     table, plan, beginning = planned.table, planned.plan, planned.beginning
     record = _record(config, table)
     if beginning.handoff is not None:
-        _take_over(config, store, record, beginning.handoff)
+        take_target_over(config, record.id, beginning.handoff, store.folder, held_lease(store).generation)
     delta_sink(config, record, store).prepare()
     change_buffer(config, record, store).prepare()
     record_start(config, record.id, beginning.first)
     state = _first_state(config, plan, beginning)
     store.create(record, plan, state, held_lease(store))
     return Opened(record, state, plan, store, table, created=True, start=beginning.start)
-
-
-def _take_over(config: Config, store: StateStore, record: JobRecord, handoff: StoredHandoff) -> None:
-    """Make the target that another job has filled this one's. Without it, a job told to follow that one is refused."""
-    delta = config.sink.delta
-    if delta is None:
-        return
-    storage = Storage.of(delta.path, reveal(config.storage.options))
-    log = DeltaLog(storage, record.id, "the target table", held_lease(store).generation)
-    if not take_over(log, handoff.id, store.folder) and config.mysql.cdc.specific is not None:
-        raise _not_filled_by(handoff, delta.path)
 
 
 def _first_state(config: Config, plan: SplitPlan, beginning: Beginning) -> BackfillState:

@@ -39,6 +39,7 @@ from vnode_backfill.preflight import refuse
 from vnode_backfill.protocol import CommitReceipts, Event, RangeReceipt, RangesRead, ReadRanges, ReceiptsCommitted
 from vnode_backfill.single import CdcBackfillExecutor, Stretch, WalkedStretch, landed_stretch
 from vnode_backfill.sinks import ReadReceipt
+from vnode_backfill.takeover import take_target_over
 from vnode_backfill.throttle import SourceThrottle
 from vnode_backfill.watching import Watch
 
@@ -122,7 +123,8 @@ def _refuse_other_sinks(config: Config) -> None:
 def _create(config: Config, store: SingleStore, table: MySqlTable, beginning: opening.Beginning) -> opening.Opened:
     record = replace(opening._record(config, table), executor="single", vnode_count=1, format_version=VERSION)
     if beginning.handoff is not None:
-        opening._take_over(config, store, record, beginning.handoff)
+        lease = opening.held_lease(store)
+        take_target_over(config, record.id, beginning.handoff, store.folder, lease.generation)
     opening.delta_sink(config, record, store).prepare()
     opening.change_buffer(config, record, store).prepare()
     record_start(config, record.id, beginning.first)

@@ -1,0 +1,61 @@
+"""Whether a new job may write to the target its configuration names, and how it takes over the one that a copy has filled.
+
+What must be true: a target that cannot be had is refused before anything is written, like a wrong configuration. The commits that make the
+table the job's own check the same again (see `sinks.delta_target`), because somebody may have been faster; but they need the job's
+lease, and taking that makes the job's folder.
+"""
+
+from __future__ import annotations
+
+from vnode_backfill.columns import TableDefinition
+from vnode_backfill.config import Config
+from vnode_backfill.config_values import reveal
+from vnode_backfill.delta_files import Storage
+from vnode_backfill.delta_log import DeltaLog
+from vnode_backfill.errors import ConfigError, PlanRefusedError, SinkError
+from vnode_backfill.handoff import StoredHandoff
+from vnode_backfill.sinks.delta import DeltaSink
+from vnode_backfill.sinks.delta_target import can_take_over, take_over
+
+
+def check_target(config: Config, definition: TableDefinition, handoff: StoredHandoff | None, successor: str) -> None:
+    """Refuse a target that a new job could not write to; `successor` is its state folder. Writes nothing."""
+    delta = config.sink.delta
+    if delta is None:
+        return
+    try:
+        if handoff is not None and _is_left_to(config, delta.path, handoff, successor):
+            return
+        options = reveal(config.storage.options)
+        DeltaSink(delta.path, definition, "", storage_options=options, replace=delta.replace).check()
+    except SinkError as error:
+        if error.retryable:
+            raise
+        raise PlanRefusedError(error.message, detail=error.detail, hint=error.hint) from error
+
+
+def take_target_over(config: Config, job_id: str, handoff: StoredHandoff, successor: str, generation: int) -> None:
+    """Make the target that another job has filled this one's. Without it, a job told to follow that one is refused."""
+    delta = config.sink.delta
+    if delta is None:
+        return
+    log = DeltaLog(Storage.of(delta.path, reveal(config.storage.options)), job_id, "the target table", generation)
+    if not take_over(log, handoff.id, successor) and config.mysql.cdc.specific is not None:
+        raise _not_filled_by(handoff, delta.path)
+
+
+def _is_left_to(config: Config, path: str, handoff: StoredHandoff, successor: str) -> bool:
+    """Whether the target is the one that the copying job has filled; a job told to follow that one needs it to be."""
+    log = DeltaLog(Storage.of(path, reveal(config.storage.options)), "", "the target table")
+    if can_take_over(log, handoff.id, successor):
+        return True
+    if config.mysql.cdc.specific is not None:
+        raise _not_filled_by(handoff, path)
+    return False
+
+
+def _not_filled_by(handoff: StoredHandoff, path: str) -> ConfigError:
+    return ConfigError(
+        f"mysql.cdc.specific.from_job is {handoff.job}; {path} no longer is the table that job has filled",
+        hint="Copy the table again with a new job of startup_mode snapshot or initial.",
+    )
