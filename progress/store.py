@@ -106,11 +106,12 @@ class StateStore(StateReader):
     def renew(self) -> Lease:
         """Make the lease run its whole duration again, without a commit; raises FencedError if another driver took over."""
         with self._lock:
-            lease = self._own_lease()
+            # Taken before looking: what is promised must not begin later than what was seen.
+            lease, now = self._own_lease(), self._now()
             found = self._look()
             if found is None or found.generation != lease.generation:
                 raise self._fenced(lease, found)
-            self._lease = lease.renewed(self._now())
+            self._lease = lease.renewed(now)
             self._heartbeat.write(self._lease)
             return self._lease
 

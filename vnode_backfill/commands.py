@@ -126,13 +126,14 @@ def _run_opened(config: Config, spark: SparkSession, opened: Opened, until: Unti
     from vnode_backfill import opening
     from vnode_backfill.actions import Services
     from vnode_backfill.job import BackfillJob, Until
+    from vnode_backfill.targets import open_sink
     from vnode_backfill.throttle import SourceThrottle
     from vnode_backfill.watching import Watch
 
     try:
         watch = Watch(config, opened, face)
         services = Services(
-            config, spark, opened.table, opening.delta_sink(config, opened.record, opened.store),
+            config, spark, opened.table, open_sink(config, opened.record, opened.store, opened.table),
             opening.change_buffer(config, opened.record, opened.store), opened.store,
             SourceThrottle(config.limits.throttle, opened.table), watch.metrics,
         )  # fmt: skip

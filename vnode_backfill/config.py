@@ -289,6 +289,7 @@ class IotdbSinkConfig(PasswordSection):
     decimal: DecimalAs = DecimalAs.DOUBLE
     aligned: Flag = False
     duplicates: Duplicates = Duplicates.ERROR
+    replace: Flag = False
     tablet_rows: Annotated[int, Strict(), between(1, 1_000_000)] = 10_000
     dead_letter: Text | None = None
 

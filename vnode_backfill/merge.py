@@ -19,12 +19,15 @@ Key 7, whose range was read with a visibility of 50; key 9 outside the plan; app
 
 A small change set is found in the driver. For a large one each worker reads its own vnodes' changes and stages what is left of them,
 so that no process has to hold more than its share.
+
+A sink that cannot look up what a read has written (`needs_window`) is given every change that counts, with its before image, and
+finds out by itself what the states in between may have left behind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -73,10 +76,17 @@ class MergeWindow:
     view: MarkView
     applied: Mapping[VnodeId, CdcOffset]
     upto: CdcOffset
+    every_change: bool = False
 
     def changes(self, reader: BufferReader, files: Sequence[BufferFile]) -> pa.Table:
-        """The changes of the files that count, one per key."""
+        """The changes of the files that count: one per key, or with `every_change` all of them with their offsets."""
         with KeyOrder(self.table, self.plan) as order:
+            if self.every_change:
+                schema = _wide_schema(reader.schema)
+                counted = _counted(
+                    _batches(reader, files), schema, self.plan, self.view, self.applied, self.upto, order.weights
+                )
+                return pa.concat_tables([schema.empty_table(), *counted])
             return changes_to_merge(
                 _batches(reader, files),
                 schema=reader.schema,
@@ -97,7 +107,7 @@ def merge_epoch(
     plan: SplitPlan,
     action: MergeEpoch,
 ) -> int:
-    """Apply the buffered changes that `action` orders; how many keys changed. A second call changes nothing.
+    """Apply the buffered changes that `action` orders; how many were applied. A second call changes nothing.
 
     `state` is the commit that holds the intent, `plan` the plan of the intent's generation.
     """
@@ -108,10 +118,10 @@ def merge_epoch(
     files = buffer.files(applied, action.upto, plan.vnode_count, trusted_since=trusted)
     if not files or sink.merged(epoch):
         return 0
-    window = MergeWindow(table, plan, merge_view(state, plan), applied, action.upto)
+    window = MergeWindow(table, plan, merge_view(state, plan), applied, action.upto, sink.needs_window)
     staging = sink.staging
     if spark is None or staging is None or _is_small(files):
-        changes: Changes = MemoryChanges(window.changes(buffer.reader(), files), _key(plan))
+        changes: Changes = MemoryChanges(window.changes(_reader(buffer, window), files), _key(plan))
         sink.apply(epoch, changes, SparkTasks(spark.sparkContext) if spark else None)
         return changes.rows
     clear_staged(staging)
@@ -162,15 +172,18 @@ def _staged(
     trusted: Epoch | None,
 ) -> StagedChanges:
     """Let each worker find the changes of its vnodes. A key has one vnode, so no key is staged twice."""
-    lanes = []
+    lanes, reader = [], _reader(buffer, window)
     for number, bitmap in enumerate(assignment):
         applied = {vnode: offset for vnode, offset in window.applied.items() if vnode in bitmap}
         files = buffer.files(applied, window.upto, window.plan.vnode_count, trusted_since=trusted)
         if files:
-            share = MergeWindow(window.table, window.plan, window.view, applied, window.upto)
-            lanes.append(_Lane(number, share, buffer.reader(), tuple(files), staging))
+            lanes.append(_Lane(number, replace(window, applied=applied), reader, tuple(files), staging))
     found = tasks(_stage_lane, lanes)
     return StagedChanges(staging, _key(window.plan)[0], tuple(file for file in found if file is not None))
+
+
+def _reader(buffer: ChangeBuffer, window: MergeWindow) -> BufferReader:
+    return buffer.reader(before=window.every_change)
 
 
 def _stage_lane(lane: _Lane) -> StagedFile | None:
@@ -197,10 +210,27 @@ def changes_to_merge(
     weights: Weighing | None = None,
 ) -> pa.Table:
     """The last change of each key that counts: `schema` without the offset columns, in no particular order."""
-    floor = _Floor.of(applied, plan.vnode_count)
-    wide = pa.schema([_wide(field) for field in schema])
-    gathered: list[pa.Table] = [wide.empty_table()]
+    gathered: list[pa.Table] = [_wide_schema(schema).empty_table()]
     rows = 0
+    for counted in _counted(batches, _wide_schema(schema), plan, view, applied, upto, weights):
+        gathered.append(counted)
+        rows += counted.num_rows
+        if rows > _COMPACTED_ROWS:
+            gathered, rows = [latest_per_key(pa.concat_tables(gathered), _key(plan))], 0
+    return latest_per_key(pa.concat_tables(gathered), _key(plan)).drop_columns(list(OFFSET_COLUMNS))
+
+
+def _counted(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    plan: SplitPlan,
+    view: MarkView,
+    applied: Mapping[VnodeId, CdcOffset],
+    upto: CdcOffset,
+    weights: Weighing | None,
+) -> Iterator[pa.Table]:
+    """The changes that count, with their offsets, in the types of `schema`."""
+    floor = _Floor.of(applied, plan.vnode_count)
     for batch in batches:
         keys = [batch.column(name) for name in _key(plan)]
         positions, vnodes = plan.vnodes_of(keys, weights(keys) if weights else None)
@@ -208,11 +238,7 @@ def changes_to_merge(
         counts = floor.above(vnodes, file, pos, row) & ~_after(file, pos, row, *upto.order)
         counts &= mark_chunk(view, positions, vnodes, file, pos) != Mark.DROP
         if counts.any():
-            gathered.append(pa.Table.from_batches([batch]).filter(pa.array(counts)).select(schema.names).cast(wide))
-            rows += gathered[-1].num_rows
-        if rows > _COMPACTED_ROWS:
-            gathered, rows = [latest_per_key(pa.concat_tables(gathered), _key(plan))], 0
-    return latest_per_key(pa.concat_tables(gathered), _key(plan)).drop_columns(list(OFFSET_COLUMNS))
+            yield pa.Table.from_batches([batch]).filter(pa.array(counts)).select(schema.names).cast(schema)
 
 
 def latest_per_key(changes: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -250,6 +276,10 @@ def _after(
     later = (pos > than_pos) | ((pos == than_pos) & (row > than_row))
     result: npt.NDArray[np.bool_] = (file > than_file) | ((file == than_file) & later)
     return result
+
+
+def _wide_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([_wide(field) for field in schema])
 
 
 def _wide(field: pa.Field) -> pa.Field:

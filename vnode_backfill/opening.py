@@ -31,7 +31,6 @@ from consume_upstream.mysql.start_positions import (
 )
 from consume_upstream.offset import CdcOffset, VisibleAt
 from progress.job_rows import JobRecord
-from progress.lease import Lease
 from progress.state import BackfillState, Controls, Failure, Request, RequestKind, new_state
 from progress.store import Loaded, StateStore
 from vnode_backfill.another_log import begun_again, moved_to, seen_beyond
@@ -51,11 +50,10 @@ from vnode_backfill.errors import (
 from vnode_backfill.handoff import StoredHandoff, handoff_for, mode_of, record_start, target_of
 from vnode_backfill.intent import honour
 from vnode_backfill.keys import SplitPlan
-from vnode_backfill.places import buffer_path, owner, state_store
+from vnode_backfill.places import buffer_path, state_store
 from vnode_backfill.plan import TableFacts
 from vnode_backfill.planning import extended_plan, plan_table
 from vnode_backfill.preflight import Finding, Level, inspect, refuse
-from vnode_backfill.sinks.delta import DeltaSink
 from vnode_backfill.startup import (
     At,
     AtGtids,
@@ -68,7 +66,8 @@ from vnode_backfill.startup import (
     StartPlan,
     plan_start,
 )
-from vnode_backfill.takeover import check_target, take_target_over
+from vnode_backfill.takeover import check_target
+from vnode_backfill.targets import acquire, held_lease, look_at_target, open_sink, prepare_new
 
 _TLS = {
     TlsVerify.IDENTITY: TlsMode.VERIFY_IDENTITY, TlsVerify.CA: TlsMode.VERIFY_CA, TlsVerify.NONE: TlsMode.REQUIRED,
@@ -139,18 +138,6 @@ def open_table(config: Config) -> MySqlTable:
     )  # fmt: skip
 
 
-def delta_sink(config: Config, record: JobRecord, store: StateStore) -> DeltaSink:
-    """The sink as the driver that holds the lease writes it: one that lost it is refused by the table itself."""
-    delta = config.sink.delta
-    if delta is None:
-        raise PlanRefusedError("only the Delta sink can be written to", hint="Give sink.delta.path.")
-    return DeltaSink(
-        delta.path, record.definition, record.id, storage_options=reveal(config.storage.options),
-        replace=delta.replace, target_file_size=delta.target_file_size, retention=delta.retention,
-        generation=held_lease(store).generation,
-    )  # fmt: skip
-
-
 def change_buffer(config: Config, record: JobRecord, store: StateStore) -> ChangeBuffer:
     return ChangeBuffer(
         buffer_path(config), record.definition, record.id, reveal(config.storage.options),
@@ -170,6 +157,9 @@ def examine_source(config: Config, *, task_slots: int | None) -> Examined:
     if any(finding.level is Level.REFUSED for finding in findings):
         return Examined(findings, None, None)
     table, loaded = open_table(config), state_store(config).load()
+    findings = (*findings, *look_at_target(config, table.definition))
+    if any(finding.level is Level.REFUSED for finding in findings):
+        return Examined(findings, None, None)
     beginning = _begin(config, table) if loaded is None else _go_on(config, table, loaded)
     if beginning.start.snapshot:
         facts, plan = plan_table(table, config)
@@ -183,10 +173,10 @@ def open_job(config: Config, *, task_slots: int | None, asked_vnodes: int | None
     """The job of this configuration, created if it does not exist, with its lease taken."""
     store = state_store(config)
     if store.exists():
-        store.acquire_lease(owner(), config.state.lease)
+        acquire(config, store)
         return _released_if_refused(store, lambda: _take_up(config, store, asked_vnodes))
     planned = _planned(config, task_slots)
-    store.acquire_lease(owner(), config.state.lease)
+    acquire(config, store)
     return _released_if_refused(store, lambda: _create(config, store, planned))
 
 
@@ -201,6 +191,7 @@ def _released_if_refused(store: StateStore, work: Callable[[], Opened]) -> Opene
 def _planned(config: Config, task_slots: int | None) -> _Planned:
     refuse(look_at_source(config, task_slots=task_slots))
     table = open_table(config)
+    refuse(look_at_target(config, table.definition), "the target cannot take the table")
     beginning = _begin(config, table)
     plan = plan_table(table, config)[1] if beginning.start.snapshot else _no_ranges(config, table)
     return _Planned(table, beginning, plan)
@@ -267,9 +258,7 @@ def _check_gtids(config: Config, table: MySqlTable, gtids: str, log: SourceLog) 
 def _create(config: Config, store: StateStore, planned: _Planned) -> Opened:
     table, plan, beginning = planned.table, planned.plan, planned.beginning
     record = _record(config, table)
-    if beginning.handoff is not None:
-        take_target_over(config, record.id, beginning.handoff, store.folder, held_lease(store).generation)
-    delta_sink(config, record, store).prepare()
+    prepare_new(config, record, store, table, beginning.handoff)
     change_buffer(config, record, store).prepare()
     record_start(config, record.id, beginning.first)
     state = _first_state(config, plan, beginning)
@@ -305,7 +294,11 @@ def _take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Ope
             detail=_changed(record.definition, table.definition),
             hint="Create the job again under another name, with an empty target.",
         )
-    delta_sink(config, record, store).prepare()
+    sink = open_sink(config, record, store, table)
+    try:
+        sink.prepare()
+    finally:
+        sink.close()
     change_buffer(config, record, store).prepare()
     start, loaded = _go_on_or_fail(config, store, table, loaded)
     table = replace(table, era=loaded.state.written.era)
@@ -365,7 +358,7 @@ def _copy_again(
     state = loaded.state
     table = replace(table, era=state.written.era + 1)
     first = table.first_offset()
-    sink = delta_sink(config, loaded.record, store)
+    sink = open_sink(config, loaded.record, store, table)
     plan = extended_plan(table, sink, loaded.plan.at(state.plan_generation), config)
     if plan.generation > state.plan_generation:
         store.write_plan(plan, plan.generation)
@@ -384,12 +377,6 @@ def check_same_server(config: Config, table: MySqlTable, record: JobRecord) -> N
             detail=f"The job's offsets are of {record.server}; the server now is {table.identity.server}.",
             hint="Point mysql.host to the old server; positions of one server mean nothing on another.",
         )
-
-
-def held_lease(store: StateStore) -> Lease:
-    if store.lease is None:
-        raise StateError("a job can only be created by the driver that holds its lease")
-    return store.lease
 
 
 def _record(config: Config, table: MySqlTable) -> JobRecord:

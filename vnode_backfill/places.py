@@ -19,6 +19,11 @@ def buffer_path(config: Config) -> str:
     return f"{config.state.path.rstrip('/')}/{folder_name(config.job)}/buffer"
 
 
+def receipts_path(config: Config, job: str, job_id: str) -> str:
+    """Where a sink without commits of its own keeps what it has written; a job created again begins with none."""
+    return f"{config.state.path.rstrip('/')}/{folder_name(job)}/receipts/{job_id}"
+
+
 def owner() -> str:
     """Who runs this process, for leases and requests."""
     try:

@@ -105,12 +105,12 @@ def examine(
     return *server, *check_table(config, facts, profile, definition, details.table)
 
 
-def refuse(findings: Sequence[Finding]) -> None:
+def refuse(findings: Sequence[Finding], what: str = "the source cannot be copied exactly") -> None:
     """Raise if one finding refuses the job, naming every one that does with its fix."""
     refusals = [finding for finding in findings if finding.level is Level.REFUSED]
     if refusals:
         raise PlanRefusedError(
-            f"the source cannot be copied exactly: {len(refusals)} of {len(findings)} checks refuse it",
+            f"{what}: {len(refusals)} of {len(findings)} checks refuse it",
             detail="\n" + "\n".join(_lines(refusals)),
             hint="Apply each fix and run `vnode-backfill plan` again.",
         )

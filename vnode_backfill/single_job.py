@@ -39,7 +39,7 @@ from vnode_backfill.preflight import refuse
 from vnode_backfill.protocol import CommitReceipts, Event, RangeReceipt, RangesRead, ReadRanges, ReceiptsCommitted
 from vnode_backfill.single import CdcBackfillExecutor, Stretch, WalkedStretch, landed_stretch
 from vnode_backfill.sinks import ReadReceipt
-from vnode_backfill.takeover import take_target_over
+from vnode_backfill.targets import delta_sink, held_lease, prepare_new
 from vnode_backfill.throttle import SourceThrottle
 from vnode_backfill.watching import Watch
 
@@ -72,7 +72,7 @@ def run_opened(config: Config, spark: SparkSession, opened: opening.Opened, *, u
             raise StateError(f"job {config.job} is no job of the single executor")
         watch = Watch(config, opened, face)
         services = Services(
-            config, spark, opened.table, opening.delta_sink(config, opened.record, store),
+            config, spark, opened.table, delta_sink(config, opened.record, store),
             opening.change_buffer(config, opened.record, store), store,
             SourceThrottle(config.limits.throttle, opened.table), watch.metrics,
         )  # fmt: skip
@@ -122,15 +122,12 @@ def _refuse_other_sinks(config: Config) -> None:
 
 def _create(config: Config, store: SingleStore, table: MySqlTable, beginning: opening.Beginning) -> opening.Opened:
     record = replace(opening._record(config, table), executor="single", vnode_count=1, format_version=VERSION)
-    if beginning.handoff is not None:
-        lease = opening.held_lease(store)
-        take_target_over(config, record.id, beginning.handoff, store.folder, lease.generation)
-    opening.delta_sink(config, record, store).prepare()
+    prepare_new(config, record, store, table, beginning.handoff)
     opening.change_buffer(config, record, store).prepare()
     record_start(config, record.id, beginning.first)
     plan = walk_plan(table.definition.key, table.table_profile().estimated_rows)
     state = _first_state(config, plan, beginning)
-    store.create(record, plan, state, opening.held_lease(store))
+    store.create(record, plan, state, held_lease(store))
     return opening.Opened(record, state, plan, store, table, created=True, start=beginning.start)
 
 
@@ -284,7 +281,7 @@ def _migrate(config: Config, old: SingleStore, new: StateStore, task_slots: int 
     _acquire_above(new, old, config)
     try:
         record = replace(stored.record, executor="parallel", vnode_count=config.vnodes, format_version=2)
-        new.create(record, plan, state, opening.held_lease(new))
+        new.create(record, plan, state, held_lease(new))
     finally:
         new.release()
 
@@ -295,7 +292,7 @@ def _settled(config: Config, old: SingleStore, stored: StoredWalk) -> Walk:
     Preparing sink and buffer shuts the old driver out of them, so nothing can land any more.
     """
     record, state, walk = stored.record, stored.state, stored.walk
-    sink = opening.delta_sink(config, record, old)
+    sink = delta_sink(config, record, old)
     sink.prepare()
     opening.change_buffer(config, record, old).prepare()
     if state.intent is None:
@@ -314,6 +311,6 @@ def _place(table: MySqlTable, walk: Walk) -> Bound | None:
 
 def _acquire_above(new: StateStore, old: SingleStore, config: Config) -> None:
     """Drivers are counted per state; the target remembers the highest count and refuses lower ones."""
-    lowest = opening.held_lease(old).generation
+    lowest = held_lease(old).generation
     while new.acquire_lease(owner(), config.state.lease).generation <= lowest:
         new.release()

@@ -7,6 +7,8 @@ lease, and taking that makes the job's folder.
 
 from __future__ import annotations
 
+import os
+
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.config import Config
 from vnode_backfill.config_values import reveal
@@ -14,48 +16,61 @@ from vnode_backfill.delta_files import Storage
 from vnode_backfill.delta_log import DeltaLog
 from vnode_backfill.errors import ConfigError, PlanRefusedError, SinkError
 from vnode_backfill.handoff import StoredHandoff
+from vnode_backfill.places import receipts_path
 from vnode_backfill.sinks.delta import DeltaSink
 from vnode_backfill.sinks.delta_target import can_take_over, take_over
+from vnode_backfill.sinks.iotdb import refuse_foreign_points
 
 
 def check_target(config: Config, definition: TableDefinition, handoff: StoredHandoff | None, successor: str) -> None:
     """Refuse a target that a new job could not write to; `successor` is its state folder. Writes nothing."""
-    delta = config.sink.delta
-    if delta is None:
-        return
+    delta, iotdb = config.sink.delta, config.sink.iotdb
     try:
-        if handoff is not None and _is_left_to(config, delta.path, handoff, successor):
+        if handoff is not None and _is_left_to(config, handoff, successor):
             return
-        options = reveal(config.storage.options)
-        DeltaSink(delta.path, definition, "", storage_options=options, replace=delta.replace).check()
+        if delta is not None:
+            options = reveal(config.storage.options)
+            DeltaSink(delta.path, definition, "", storage_options=options, replace=delta.replace).check()
+        elif iotdb is not None and not iotdb.replace:
+            refuse_foreign_points(iotdb, definition, iotdb.resolve_password(os.environ).get_secret_value())
     except SinkError as error:
         if error.retryable:
             raise
         raise PlanRefusedError(error.message, detail=error.detail, hint=error.hint) from error
 
 
-def take_target_over(config: Config, job_id: str, handoff: StoredHandoff, successor: str, generation: int) -> None:
-    """Make the target that another job has filled this one's. Without it, a job told to follow that one is refused."""
-    delta = config.sink.delta
-    if delta is None:
-        return
-    log = DeltaLog(Storage.of(delta.path, reveal(config.storage.options)), job_id, "the target table", generation)
-    if not take_over(log, handoff.id, successor) and config.mysql.cdc.specific is not None:
-        raise _not_filled_by(handoff, delta.path)
+def take_target_over(config: Config, job_id: str, handoff: StoredHandoff, successor: str, generation: int) -> bool:
+    """Make the target that another job has filled this one's; False if it is not that job's any more.
+
+    A job told to follow that one is refused then.
+    """
+    log = _log(config, handoff, job_id, generation)
+    taken = take_over(log, handoff.id, successor)
+    if not taken and config.mysql.cdc.specific is not None:
+        raise _not_filled_by(handoff, log)
+    return taken
 
 
-def _is_left_to(config: Config, path: str, handoff: StoredHandoff, successor: str) -> bool:
+def _is_left_to(config: Config, handoff: StoredHandoff, successor: str) -> bool:
     """Whether the target is the one that the copying job has filled; a job told to follow that one needs it to be."""
-    log = DeltaLog(Storage.of(path, reveal(config.storage.options)), "", "the target table")
+    log = _log(config, handoff)
     if can_take_over(log, handoff.id, successor):
         return True
     if config.mysql.cdc.specific is not None:
-        raise _not_filled_by(handoff, path)
+        raise _not_filled_by(handoff, log)
     return False
 
 
-def _not_filled_by(handoff: StoredHandoff, path: str) -> ConfigError:
+def _log(config: Config, handoff: StoredHandoff, job_id: str = "", generation: int = 0) -> DeltaLog:
+    """Where it is written whose the target is: in the target itself, or beside the copying job's state."""
+    delta = config.sink.delta
+    path = delta.path if delta else receipts_path(config, handoff.job, handoff.id)
+    what = "the target table" if delta else "the table of receipts"
+    return DeltaLog(Storage.of(path, reveal(config.storage.options)), job_id, what, generation)
+
+
+def _not_filled_by(handoff: StoredHandoff, log: DeltaLog) -> ConfigError:
     return ConfigError(
-        f"mysql.cdc.specific.from_job is {handoff.job}; {path} no longer is the table that job has filled",
+        f"mysql.cdc.specific.from_job is {handoff.job}; {log.storage.path} no longer is the table that job has filled",
         hint="Copy the table again with a new job of startup_mode snapshot or initial.",
     )

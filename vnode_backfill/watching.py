@@ -25,8 +25,9 @@ from vnode_backfill.config_values import reveal
 from vnode_backfill.coordinator import Coordinator
 from vnode_backfill.errors import BackfillError
 from vnode_backfill.keys import SplitPlan
-from vnode_backfill.opening import Opened, held_lease
+from vnode_backfill.opening import Opened
 from vnode_backfill.places import owner
+from vnode_backfill.targets import held_lease
 
 _SHOW_EVERY = 0.25
 

@@ -170,6 +170,9 @@ class MySqlSession:
     ) -> Iterator[pa.RecordBatch]:
         return self._reader.read_range(key_range, after=after, limit=limit)
 
+    def read_rows(self, keys: Sequence[Key]) -> pa.Table:
+        return self._reader.read_rows(keys)
+
     def table_facts(self) -> TableFacts:
         minimum, maximum = self.min_max()
         profile = read_table_profile(self._connection, self._table.identity, self.definition)

@@ -10,7 +10,7 @@ different read views does no harm: all of them were opened after the epoch's vis
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pymysql.connections import Connection
@@ -18,6 +18,7 @@ from pymysql.connections import Connection
 from consume_upstream.mysql import sql
 from consume_upstream.mysql.definition import key_index
 from consume_upstream.mysql.resultset import RowDecoder, ZeroDates
+from consume_upstream.mysql.session import ask
 from consume_upstream.mysql.statement import PreparedStatement
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.keys import KeyRange
@@ -26,6 +27,7 @@ from vnode_backfill.vnode import Key
 __all__ = ["SnapshotReader"]
 
 _KEPT_STATEMENTS = 16
+_KEYS_PER_QUERY = 500
 
 
 class SnapshotReader:
@@ -45,6 +47,22 @@ class SnapshotReader:
         """The range's rows in key order, all of them or an error. Give the iterator up and the connection is closed."""
         query = sql.select_range(self._definition, self.index, key_range, after=after, limit=limit)
         return self._read(query, self._decoder)
+
+    def read_rows(self, keys: Sequence[Key]) -> pa.Table:
+        """The rows that these keys have, all as of one moment; keys that are gone are left out."""
+        ask(self._connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        ask(self._connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        try:
+            batches = [
+                batch
+                for start in range(0, len(keys), _KEYS_PER_QUERY)
+                for batch in self._read(
+                    sql.select_keys(self._definition, self.index, keys[start : start + _KEYS_PER_QUERY]), self._decoder
+                )
+            ]
+        finally:
+            ask(self._connection, "COMMIT")
+        return pa.Table.from_batches(batches, self._decoder.schema)
 
     def read_keys(self, query: sql.Query) -> pa.Table:
         """The key columns that `query` selects; for questions about bounds."""

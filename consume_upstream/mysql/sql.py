@@ -26,6 +26,7 @@ __all__ = [
     "last_key",
     "pads_with_spaces",
     "quoted",
+    "select_keys",
     "select_range",
     "skip_rows",
     "table_name",
@@ -56,6 +57,15 @@ def select_range(
     """The rows of a range in key order; those behind `after` only; at most `limit`."""
     columns = ", ".join(_canonical(column) for column in definition.columns)
     return _range_query(definition, index, columns, key_range, after, f" LIMIT {limit}" if limit else "")
+
+
+def select_keys(definition: TableDefinition, index: str, keys: Sequence[Key]) -> Query:
+    """The rows of these keys, those that exist."""
+    columns = ", ".join(_canonical(column) for column in definition.columns)
+    each = " AND ".join(f"{quoted(column.name)} = {_placeholder(column)}" for column in definition.key_columns)
+    where = " OR ".join([f"({each})"] * len(keys))
+    text = f"SELECT {columns} FROM {_source(definition, index)} WHERE {where}"
+    return Query(text, tuple(value for key in keys for value in key))
 
 
 def explain_ranges(definition: TableDefinition, index: str, ranges: Sequence[KeyRange]) -> Query:

@@ -34,6 +34,7 @@ from vnode_backfill.errors import StateError
 from vnode_backfill.job import BackfillJob, Until
 from vnode_backfill.opening import Opened
 from vnode_backfill.status import read_report
+from vnode_backfill.targets import open_sink
 
 KILLED = -9
 DEADLINE = 480.0
@@ -223,7 +224,7 @@ class JobHere:
     def __init__(self, config: Config, spark: SparkSession, opened: Opened) -> None:
         self._opened = opened
         services = Services(
-            config, spark, opened.table, opening.delta_sink(config, opened.record, opened.store),
+            config, spark, opened.table, open_sink(config, opened.record, opened.store, opened.table),
             opening.change_buffer(config, opened.record, opened.store), opened.store,
         )  # fmt: skip
         self._job = BackfillJob(services, opened.state, opened.plan, self)

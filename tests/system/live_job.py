@@ -36,6 +36,7 @@ from vnode_backfill.job import BackfillJob, Until
 from vnode_backfill.places import buffer_path, state_store
 from vnode_backfill.protocol import Action
 from vnode_backfill.status import read_report
+from vnode_backfill.targets import open_sink
 from vnode_backfill.throttle import SourceThrottle
 from vnode_backfill.watching import Watch
 
@@ -165,7 +166,7 @@ class LiveJob:
         opened = opening.open_job(config, task_slots=None, asked_vnodes=None)
         run = Run(Watch(config, opened, "quiet", Shown(self.reports)))
         services = Services(
-            config, self.spark, opened.table, opening.delta_sink(config, opened.record, opened.store),
+            config, self.spark, opened.table, open_sink(config, opened.record, opened.store, opened.table),
             opening.change_buffer(config, opened.record, opened.store), opened.store,
             SourceThrottle(config.limits.throttle, opened.table), run.watch.metrics,
         )  # fmt: skip

@@ -2,7 +2,8 @@
 
 The promises correctness rests on, kept by every sink and proven by one suite of tests:
 
-- what a task writes is invisible until the driver commits it;
+- what a task writes is invisible until the driver commits it, where the target has commits; where it has none, what a lost attempt
+  wrote and no later one wrote again is gone after the next commit;
 - each of `commit_reads` and `apply` takes effect once per epoch: a second call changes nothing and tells what the first one did;
 - appended and replaced ranges of one epoch are two transactions with ids of their own, so that a crash between them is seen as
   what it is;
@@ -68,12 +69,17 @@ class RangeWriter(Protocol):
     """Writes ranges inside Spark tasks; can be pickled."""
 
     def write(self, epoch: Epoch, ordinal: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> ReadReceipt:
-        """Write the rows of one range; nothing is visible yet. If `batches` raises, so does this, and there is no receipt."""
+        """Write the rows of one range; nothing counts yet. If `batches` raises, so does this, and there is no receipt."""
         ...
 
 
 class Sink(Protocol):
     """A target. The methods are called from the driver, never two of them at the same time."""
+
+    @property
+    def needs_window(self) -> bool:
+        """Whether `apply` wants every change of its window, with offsets and before images, not only the last of each key."""
+        ...
 
     @property
     def staging(self) -> Storage | None:
@@ -105,7 +111,7 @@ class Sink(Protocol):
         ...
 
     def apply(self, epoch: Epoch, changes: Changes, tasks: TaskRunner | None = None) -> None:
-        """Apply the last change of each key, all at once. `tasks` runs large work on the cluster."""
+        """Apply the last change of each key, all at once where the target can. `tasks` runs large work on the cluster."""
         ...
 
     def merged(self, epoch: Epoch) -> bool:

@@ -71,6 +71,8 @@ class DeltaFileWriter:
 class DeltaSink:
     """A Delta table at `path`. `generation` is the driver's, where drivers may replace each other."""
 
+    needs_window = False
+
     def __init__(  # noqa: PLR0913 - one per key of the configuration
         self,
         path: str,

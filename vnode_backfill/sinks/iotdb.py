@@ -43,7 +43,7 @@ from vnode_backfill.sinks.delta_keys import extremes
 from vnode_backfill.sinks.delta_target import overtaken_is_retryable
 from vnode_backfill.sinks.iotdb_claims import REJECTED_SCHEMA, ClaimStore, Clash, rejected_rows
 from vnode_backfill.sinks.iotdb_mapping import KEY_MEASUREMENT, PointMapping
-from vnode_backfill.sinks.iotdb_paths import path_of, quoted, split_path
+from vnode_backfill.sinks.iotdb_paths import Nodes, path_of, quoted, split_path
 from vnode_backfill.sinks.iotdb_session import IotdbAddress, IotdbSession, Series
 from vnode_backfill.sinks.iotdb_settlement import DuplicateReport, Settlement, SourceRows, scan, stored_points
 from vnode_backfill.sinks.iotdb_window import slot_changes, window_of
@@ -243,13 +243,7 @@ class IotdbSink:
                 self._session.delete_series(f"{path_of(device)}.*")
             return ()
         if self._options.existing is Existing.REFUSE:
-            held = [path_of(device) for device in devices if self._session.has_points(path_of(device))]
-            if held:
-                raise SinkError(
-                    f"{self.mapping.template.text} matches devices with points that this job did not write",
-                    detail=f"{len(held)} devices, {', '.join(held[:5])} among them.",
-                    hint=f"Choose another path, or remove them: DELETE TIMESERIES {self.mapping.template.pattern}.*",
-                )
+            _refuse_points(self._session, self.mapping, devices)
         return series
 
     def _keep_rejected(self, kind: str, epoch: Epoch, rejected: pa.Table) -> None:
@@ -297,6 +291,26 @@ def existing_series(session: IotdbSession, mapping: PointMapping) -> list[Series
     """The series of devices that the template can make."""
     found = session.series(f"{mapping.template.pattern}.*")
     return [each for each in found if mapping.template.values_of(each.device) is not None]
+
+
+def refuse_foreign_points(config: IotdbSinkConfig, definition: TableDefinition, password: str) -> None:
+    """Raise if devices of the template hold points, as a job would that has written none of them; writes nothing."""
+    session = IotdbSession(address_of(config, password))
+    try:
+        mapping = PointMapping.of(config, definition, session.precision())
+        _refuse_points(session, mapping, sorted({each.device for each in existing_series(session, mapping)}))
+    finally:
+        session.close()
+
+
+def _refuse_points(session: IotdbSession, mapping: PointMapping, devices: Sequence[Nodes]) -> None:
+    held = [path_of(device) for device in devices if session.has_points(path_of(device))]
+    if held:
+        raise SinkError(
+            f"{mapping.template.text} matches devices with points that this job did not write",
+            detail=f"{len(held)} devices, {', '.join(held[:5])} among them.",
+            hint="Choose another path, or set `sink.iotdb.replace: true` to have their series removed.",
+        )
 
 
 def check_series(mapping: PointMapping, series: Sequence[Series]) -> None:

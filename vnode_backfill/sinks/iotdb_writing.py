@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -220,7 +220,8 @@ class IotdbRangeWriter:
                 files += self._claims.claim(epoch, who, points)
                 clash = self._writer.put(points)
                 if clash is not None:
-                    files += self._claims.contest(epoch, who, clash)
+                    # Its rows are claimed already and must not be counted twice.
+                    files += (replace(file, rows=0) for file in self._claims.contest(epoch, who, clash))
             rows += chunk.num_rows
         return ReadReceipt(ordinal, rows, tuple(files))
 
