@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from progress.state import Request, RequestKind
-from vnode_backfill.config import Config, load_config
+from vnode_backfill.config import Config, IotdbSinkConfig, load_config
 from vnode_backfill.errors import StateError
 from vnode_backfill.places import owner, state_store
 from vnode_backfill.status import read_report
@@ -18,6 +18,8 @@ from vnode_backfill.status import read_report
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from consume_upstream.mysql.server import MySqlTable
+    from progress.job_rows import JobRecord
     from progress.state import Failure
     from vnode_backfill.handoff import StoredHandoff
     from vnode_backfill.job import Until
@@ -68,6 +70,8 @@ def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool =
     if loaded is None:
         raise StateError(f"there is no job {config.job} in {config.state.path}")
     table = open_table(config)
+    if config.sink.iotdb is not None:
+        return _verify_points(config.sink.iotdb, table, loaded.record, as_json=as_json)
     delta = config.sink.delta
     assert delta is not None
     spark = open_session(config, master, quiet=not verbose)
@@ -75,6 +79,16 @@ def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool =
         result = verify_table(spark, table, loaded.plan, delta.path, workers=config.workers)
     finally:
         spark.stop()
+    print(to_json(result) if as_json else render(result))
+    return 0 if result.equal else 1
+
+
+def _verify_points(iotdb: IotdbSinkConfig, table: MySqlTable, record: JobRecord, *, as_json: bool) -> int:
+    """Needs no Spark."""
+    from vnode_backfill.iotdb_verify import render, to_json, verify_points
+    from vnode_backfill.targets import point_settings
+
+    result = verify_points(table, record.definition, point_settings(iotdb, record.definition))
     print(to_json(result) if as_json else render(result))
     return 0 if result.equal else 1
 

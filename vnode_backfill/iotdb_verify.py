@@ -1,0 +1,141 @@
+"""Whether an IoTDB target holds exactly the points of the source's rows, as `verify` tells it.
+
+Every row of the source is read once, in key order, by queries of bounded size over one connection, and compared as points
+(`sinks.iotdb_compare`); then every slot of the template's devices is read, to find those that no row of the source has. Rows that
+cannot become points are among the dead letters if those are configured; without them they are differences, because the job would have
+stopped at them. A row that lost its slot to another key (`duplicates: last`) is different in the measurements that tell the key.
+
+What breaks it: a source that is written to meanwhile, as for every target; `source_moved` is true then.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from consume_upstream.mysql.server import MySqlTable
+from vnode_backfill.columns import TableDefinition
+from vnode_backfill.errors import SchemaChangedError
+from vnode_backfill.keys import KeyRange
+from vnode_backfill.sinks.iotdb_compare import (
+    Cell,
+    PointComparison,
+    PointDifference,
+    PointDifferenceKind,
+    compare_points,
+)
+from vnode_backfill.sinks.iotdb_writing import WriterSettings
+from vnode_backfill.vnode import keys_of
+
+_ROWS_PER_QUERY = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class PointVerification:
+    """What was found; `rejected_allowed` says that dead letters take what cannot become points."""
+
+    found: PointComparison
+    rejected_allowed: bool
+    source_moved: bool
+    seconds: float
+
+    @property
+    def equal(self) -> bool:
+        return self.found.equal and (self.rejected_allowed or not self.found.rejected)
+
+    @property
+    def total(self) -> int:
+        found = self.found
+        return found.missing + found.extra + found.different + (0 if self.rejected_allowed else found.rejected)
+
+
+def verify_points(
+    table: MySqlTable, definition: TableDefinition, settings: WriterSettings, *, limit: int = 100
+) -> PointVerification:
+    """Compare every row of the source with the target; changes neither. `definition` is the one stored with the job."""
+    started = time.monotonic()
+    if table.definition != definition:
+        raise SchemaChangedError(
+            f"table {definition.database}.{definition.table} is no longer defined as when the job was created",
+            hint="Change it back, or drop the job and create it again.",
+        )
+    before = table.written_offset()
+    found = compare_points(settings, _rows(table), limit=limit)
+    moved = table.written_offset() != before
+    return PointVerification(found, settings.dead_letters, moved, time.monotonic() - started)
+
+
+def to_json(verification: PointVerification) -> str:
+    """One object; the names that a Delta target has too mean the same, `rows_target` counts devices' times.
+
+    version, equal, source_moved, rows_source, rows_target, rejected, total, missing, extra, different, seconds,
+    differences [{kind, device, time, measurement, source, target}]
+    """
+    found = verification.found
+    told = {
+        "version": 1, "equal": verification.equal, "source_moved": verification.source_moved, "rows_source": found.rows,
+        "rows_target": found.points, "rejected": found.rejected, "total": verification.total, "missing": found.missing,
+        "extra": found.extra, "different": found.different, "seconds": round(verification.seconds, 3),
+    }  # fmt: skip
+    shown = [
+        {"kind": each.kind, "device": each.device, "time": each.time, "measurement": each.measurement or None,
+         "source": _plain(each.source), "target": _plain(each.target)}
+        for each in found.differences
+    ]  # fmt: skip
+    return json.dumps({**told, "differences": shown})
+
+
+def render(verification: PointVerification) -> str:
+    """The result for a person: a line per difference, and a last line with the verdict."""
+    found = verification.found
+    lines = [_line(each) for each in found.differences]
+    if verification.source_moved:
+        lines.append("the source was written to meanwhile: a difference may be a change under way")
+    if found.rejected:
+        where = "they are among the dead letters" if verification.rejected_allowed else "the job stops at them"
+        lines.append(f"{found.rejected:,} rows cannot become points; {where}")
+    counted = f"{found.rows:,} rows of the source, {found.points:,} devices' times in the target"
+    if verification.equal:
+        return "\n".join([*lines, f"verified: {counted}, 0 differences"])
+    counts = f"{found.missing:,} missing, {found.extra:,} extra, {found.different:,} different"
+    cut = f" (first {len(found.differences):,} shown)" if len(found.differences) < verification.total else ""
+    return "\n".join([*lines, f"compared: {counted}; {counts}", f"{verification.total:,} differences{cut}"])
+
+
+def _rows(table: MySqlTable) -> Iterator[pa.RecordBatch]:
+    """All rows in key order; no read view stays open while points are compared."""
+    definition, after = table.definition, None
+    with table.session() as session:
+        while True:
+            batches = [
+                batch
+                for batch in session.read_range(KeyRange(None, None), after=after, limit=_ROWS_PER_QUERY)
+                if batch.num_rows
+            ]
+            yield from batches
+            if sum(batch.num_rows for batch in batches) < _ROWS_PER_QUERY:
+                return
+            last = batches[-1].slice(batches[-1].num_rows - 1)
+            (after,) = keys_of(definition.key_parts, [last.column(name) for name in definition.key])
+
+
+def _line(each: PointDifference) -> str:
+    slot = f"{each.device} at {each.time}"
+    if each.kind is not PointDifferenceKind.DIFFERENT:
+        return f"{each.kind:<10} {slot}"
+    return f"different  {slot}: {each.measurement}: source {_shown(each.source)}, target {_shown(each.target)}"
+
+
+def _shown(value: Cell) -> str:
+    text = repr(value) if isinstance(value, str) else _plain(value) or "no point"
+    return text if len(text) <= 80 else f"{text[:80]}… ({len(text):,} characters)"
+
+
+def _plain(value: Cell) -> str | None:
+    if value is None:
+        return None
+    return "0x" + value.hex() if isinstance(value, bytes) else str(value)
