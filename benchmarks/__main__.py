@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.bench import TABLE, Bench
 from benchmarks.following import catchup, epoch
+from benchmarks.points import iotdb
 from benchmarks.results import Figure, Results
 from benchmarks.snapshots import growth, planning, snapshot, writer
 from benchmarks.source import private_source
@@ -24,6 +25,7 @@ CASES: dict[str, Callable[[Bench], list[Figure]]] = {
     "growth": growth,
     "epoch": epoch,
     "catchup": catchup,
+    "iotdb": iotdb,
 }
 _WARM_UP_ROWS = 20_000
 

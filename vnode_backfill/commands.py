@@ -140,7 +140,7 @@ def _run_opened(config: Config, spark: SparkSession, opened: Opened, until: Unti
     from vnode_backfill import opening
     from vnode_backfill.actions import Services
     from vnode_backfill.job import BackfillJob, Until
-    from vnode_backfill.targets import open_sink
+    from vnode_backfill.targets import last_words, open_sink
     from vnode_backfill.throttle import SourceThrottle
     from vnode_backfill.watching import Watch
 
@@ -152,7 +152,9 @@ def _run_opened(config: Config, spark: SparkSession, opened: Opened, until: Unti
             SourceThrottle(config.limits.throttle, opened.table), watch.metrics,
         )  # fmt: skip
         end = Until.LIVE if opened.start.bounded else until
-        return BackfillJob(services, opened.state, opened.plan, watch).run(end)[1]
+        _, failure = BackfillJob(services, opened.state, opened.plan, watch).run(end)
+        _say(*last_words(services.sink))
+        return failure
     finally:
         spark.stop()
 

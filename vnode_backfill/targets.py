@@ -117,6 +117,18 @@ def acquire(config: Config, store: StateStore) -> Lease:
         time.sleep(1 / _LOOKS_PER_SECOND)
 
 
+def last_words(sink: Sink) -> tuple[str, ...]:
+    """Close a sink at the end of a run; what the user should hear of it."""
+    sink.close()
+    if not isinstance(sink, IotdbSink) or not sink.duplicates.count:
+        return ()
+    report = sink.duplicates
+    return (
+        f"warning: {report.count:,} times two or more keys fell on one device and time, and the last one won: "
+        + "; ".join(report.samples),
+    )
+
+
 def held_lease(store: StateStore) -> Lease:
     if store.lease is None:
         raise StateError("a job can only be created by the driver that holds its lease")

@@ -13,8 +13,10 @@ from pyspark.sql import SparkSession
 
 from devkit.iotdb import IotdbServer
 from devkit.mysql import MySqlServer
+from devkit.spark import REPOSITORY
 from tests.system.iotdb_job import IotdbJob, points_of
 from tests.system.job_case import execute
+from vnode_backfill.config import load_config
 
 CREATE = """
 CREATE TABLE reading (
@@ -33,10 +35,11 @@ def readings(mysql_server: MySqlServer, iotdb_server: IotdbServer, tmp_path: Pat
     database = "iotdb_readings"
     execute(mysql_server, None, f"CREATE DATABASE {database}")
     execute(mysql_server, database, *DIGITS, CREATE, FILL)
-    mapping: dict[str, object] = {
-        "device": "root.plant.{region}.s{sensor_id}", "time": {"column": "measured_at"}, "exclude": ["note"],
-        "rename": {"temperature": "temp"}, "decimal": "double", "dead_letter": str(tmp_path / "rejected"),
-    }  # fmt: skip
+    example = load_config(REPOSITORY / "conf" / "mysql-to-iotdb.yaml").sink.iotdb
+    assert example is not None
+    elsewhere = {"host", "port", "user", "password_env", "password_file", "timeout"}
+    mapping: dict[str, object] = example.model_dump(mode="json", exclude=elsewhere, exclude_defaults=True)
+    mapping["dead_letter"] = str(tmp_path / "rejected")
     yield IotdbJob(mysql_server, tmp_path, database, "reading", target=iotdb_server, iotdb=mapping)
     execute(mysql_server, None, f"DROP DATABASE {database}")
 
