@@ -44,7 +44,7 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-_TASK_DAEMON = "vnode_backfill.task_daemon"
+_TASK_DAEMON, _IOTDB_TASK_DAEMON = "vnode_backfill.task_daemon", "vnode_backfill.iotdb_task_daemon"
 _LOCAL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """This JVM hands tasks to Python and sees no rows. The full compiler only costs: 9 CPU-seconds became 17 before the first range was read."""
 _FORCED = {
@@ -90,7 +90,7 @@ def _configured(config: Config, master: str | None, *, with_delta: bool) -> Spar
     if with_delta and not _submitted() and not (conf.contains("spark.jars") or conf.contains("spark.jars.packages")):
         _add_jars(conf)
     if _is_local(conf.get("spark.master") or "") and not _submitted():
-        conf.setIfMissing("spark.python.daemon.module", _TASK_DAEMON)
+        conf.setIfMissing("spark.python.daemon.module", _IOTDB_TASK_DAEMON if config.sink.iotdb else _TASK_DAEMON)
         conf.setIfMissing("spark.driver.extraJavaOptions", _LOCAL_JVM)
         # Otherwise Spark takes the first `python3` of the search path, which need not be the one that runs this.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

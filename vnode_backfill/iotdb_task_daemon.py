@@ -1,0 +1,11 @@
+"""`task_daemon` for jobs into IoTDB: the server's client and what tasks write points with are loaded before the first fork too."""
+
+from __future__ import annotations
+
+from vnode_backfill.sinks import iotdb
+from vnode_backfill.task_daemon import main
+
+PRELOADED = (iotdb,)
+
+if __name__ == "__main__":
+    main()
