@@ -83,7 +83,7 @@ class MergeWindow:
         with KeyOrder(self.table, self.plan) as order:
             if self.every_change:
                 schema = _wide_schema(reader.schema)
-                counted = _counted(
+                counted = counted_changes(
                     _batches(reader, files), schema, self.plan, self.view, self.applied, self.upto, order.weights
                 )
                 return pa.concat_tables([schema.empty_table(), *counted])
@@ -212,7 +212,7 @@ def changes_to_merge(
     """The last change of each key that counts: `schema` without the offset columns, in no particular order."""
     gathered: list[pa.Table] = [_wide_schema(schema).empty_table()]
     rows = 0
-    for counted in _counted(batches, _wide_schema(schema), plan, view, applied, upto, weights):
+    for counted in counted_changes(batches, _wide_schema(schema), plan, view, applied, upto, weights):
         gathered.append(counted)
         rows += counted.num_rows
         if rows > _COMPACTED_ROWS:
@@ -220,7 +220,7 @@ def changes_to_merge(
     return latest_per_key(pa.concat_tables(gathered), _key(plan)).drop_columns(list(OFFSET_COLUMNS))
 
 
-def _counted(
+def counted_changes(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     plan: SplitPlan,

@@ -23,7 +23,7 @@ from vnode_backfill.change import ChangeOp
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.keys import SplitPlan, bound_of
-from vnode_backfill.merge import changes_to_merge, latest_per_key
+from vnode_backfill.merge import changes_to_merge, counted_changes, latest_per_key
 from vnode_backfill.vnode import VnodeId
 
 PAIRS = table_of({"id": "int", "value": "varchar(20)"}, "id")
@@ -101,6 +101,18 @@ def test_a_change_that_a_read_has_seen_is_dropped() -> None:
     view = merge_view(state_of(PLAN, r0=50, r1=30), PLAN)
     found = merged(table, view, applied(PLAN, at(0)), at(90))
     assert found == [(UPDATE, (17, "c")), (UPDATE, (9, "b")), (INSERT, (99, "d"))]
+
+
+def test_a_sink_that_needs_the_window_is_given_every_change_that_counts_with_its_place() -> None:
+    """Those that count are the same as for the last of each key: above the reads, above what is applied, up to the bound."""
+    placed = [(40, 7), (60, 7), (70, 7), (65, 99), (95, 99)]
+    table = change_table(PAIRS, [(UPDATE, pos, (key, str(pos))) for pos, key in placed])
+    view = merge_view(state_of(PLAN, r0=50), PLAN)
+    found = counted_changes(
+        table.to_batches(max_chunksize=2), buffer_schema(PAIRS), PLAN, view, applied(PLAN, at(10)), at(90), None
+    )
+    rows = pa.concat_tables(found).to_pylist()
+    assert sorted((row["_offset_pos"], row["id"]) for row in rows) == [(60, 7), (65, 99), (70, 7)]
 
 
 def test_changes_at_or_below_applied_and_above_the_bound_are_left() -> None:
