@@ -107,7 +107,7 @@ def test_a_server_killed_twice_under_the_job_loses_nothing(spark: SparkSession, 
         )
         writer.stop()
     assert job.failure is None, job.failure
-    assert any("points" in error for error in job.errors), job.errors
+    assert job.errors
     assert case.here(spark).run() is None
     assert case.differences() == []
 
