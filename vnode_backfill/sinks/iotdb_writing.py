@@ -14,6 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -102,10 +103,16 @@ class PointWriter:
             self.session.insert(call, aligned=self.settings.aligned)
 
     def remove(self, points: Points) -> None:
-        """Empty the slots of these points that their own keys hold."""
-        for number in self._own_slots(points):
-            self.settings.lease()
-            self.session.delete([f"{points.devices[points.device[number]]}.*"], int(points.times[number]))
+        """Empty the slots of these points that their own keys hold; those of one time in one call."""
+        own = self._own_slots(points)
+        own = own[np.argsort(points.times[own], kind="stable")]
+        times = points.times[own]
+        starts = np.concatenate([np.flatnonzero(np.diff(times, prepend=times[:1] - 1)), [len(own)]])
+        for start, stop in pairwise(starts.tolist()):
+            for first in range(start, stop, _DEVICES_PER_QUESTION):
+                devices = points.device[own[first : min(first + _DEVICES_PER_QUESTION, stop)]]
+                self.settings.lease()
+                self.session.delete([f"{points.devices[number]}.*" for number in devices], int(times[start]))
 
     def remove_cells(self, points: Points, cells: Sequence[Bools]) -> None:
         """Empty some measurements of slots: `cells` has, per measurement, the numbers of the points concerned."""
