@@ -22,7 +22,7 @@ from devkit.writer import Workload
 from progress.report import JobPhase
 from tests.system.iotdb_job import NO_SHARED_TIMES, IotdbJob, points_of, rows_of
 from tests.system.job_case import execute
-from vnode_backfill.errors import PlanRefusedError, SinkError
+from vnode_backfill.errors import PlanRefusedError
 from vnode_backfill.job import Until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -157,14 +157,14 @@ def test_a_copy_is_handed_over_to_one_follower(
     with writing(case, rate=60) as writer:
         assert copy.here(spark).run() is None
         writer.stop()
-    with pytest.raises(SinkError, match="did not write"):
+    with pytest.raises(PlanRefusedError, match="did not write"):
         job("stranger", startup_mode="earliest").here(spark)
     follow = job("follow", startup_mode="specific", specific={"from_job": "copy"})
     assert follow.here(spark).run() is None
     execute(mysql_server, case.database, INSERT.format(100_003, 3), "DELETE FROM orders WHERE id < 500")
     assert follow.here(spark).run() is None
     assert follow.differences() == []
-    with pytest.raises(SinkError, match="was handed over to another job already"):
+    with pytest.raises(PlanRefusedError, match="was handed over to another job already"):
         job("second", startup_mode="specific", specific={"from_job": "copy"}).here(spark)
 
 
