@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 from urllib.parse import parse_qs, quote, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 from devkit.process import GuardedProcess, free_ports
 
@@ -124,8 +124,10 @@ class _Handler(BaseHTTPRequestHandler):
         if key is None:
             return
         if "delete" in self._query:
-            self._delete(unquote(each) for each in re.findall(r"<Key>(.*?)</Key>", body.decode()))
-            self._answer(200, b"<DeleteResult></DeleteResult>")
+            keys = [unescape(each) for each in re.findall(r"<Key>(.*?)</Key>", body.decode())]
+            self._delete(keys)
+            told = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
+            self._answer(200, f"<DeleteResult>{told}</DeleteResult>".encode())
         elif "uploads" in self._query:
             with self.store.lock:
                 upload = f"upload{len(self.store.parts)}"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,6 +71,17 @@ class Storage:
         local = local_path(self.path)
         if local is not None:
             (local / folder).mkdir(parents=True, exist_ok=True)
+
+    def remove(self) -> None:
+        """Delete the folder and all that is in it; what is not there is gone already."""
+        local = local_path(self.path)
+        if local is not None:
+            shutil.rmtree(local, ignore_errors=True)
+            return
+        filesystem = self.filesystem()
+        for entry in filesystem.get_file_info(pafs.FileSelector("", recursive=True, allow_not_found=True)):
+            if entry.is_file:
+                filesystem.delete_file(entry.path)
 
 
 def local_path(path: str) -> Path | None:

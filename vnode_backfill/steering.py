@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from shutil import rmtree
 
 from progress.report import JobPhase, Report
 from progress.state import Phase, Request, RequestKind
 from progress.store import Loaded, StateStore
 from vnode_backfill.bitmap import VnodeBitmap, check_assignment, split_evenly
 from vnode_backfill.config import Config
+from vnode_backfill.config_values import reveal
+from vnode_backfill.delta_files import Storage
 from vnode_backfill.errors import BitmapError, ConfigError, StateError
 from vnode_backfill.keys import Bound, SplitPlan, bound_of
 from vnode_backfill.places import buffer_path, owner, state_store
@@ -91,8 +92,7 @@ def drop(config: Config, *, say: Callable[[str], None] = print) -> int:
     say(f"removing its buffer in {buffer}")
     say(f"the target {loaded.record.sink} stays as it is")
     store.drop(owner())
-    if "://" not in buffer:
-        rmtree(buffer, ignore_errors=True)
+    Storage.of(buffer, reveal(config.storage.options)).remove()
     return 0
 
 

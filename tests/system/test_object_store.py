@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyarrow.fs import FileSelector
 from pyspark.sql import SparkSession
 
 from devkit.comparer import compare_delta
@@ -16,6 +17,7 @@ from devkit.mysql import MySqlServer
 from devkit.object_store import ObjectStore
 from tests.system.live_job import LiveJob, live_job, writing
 from vnode_backfill import maintenance, steering
+from vnode_backfill.delta_files import Storage
 from vnode_backfill.errors import BackfillError
 from vnode_backfill.job import Until
 
@@ -53,6 +55,14 @@ def test_a_job_lives_in_an_object_store(spark: SparkSession, mysql_server: MySql
             job.until_live()
         job.stop()
         assert differences(job, store, tmp_path) == 0
+        assert steering.drop(job.config) == 0
+        assert not in_store(store, "_backfill/case/buffer")
+        assert in_store(store, "lake/orders")
+
+
+def in_store(store: ObjectStore, folder: str) -> bool:
+    files = Storage.of(f"{store.url}/{folder}", store.options).filesystem()
+    return bool(files.get_file_info(FileSelector("", recursive=True, allow_not_found=True)))
 
 
 def test_wrong_credentials_are_refused_before_anything_is_written(

@@ -26,6 +26,7 @@ from devkit.waiting import wait_for
 from devkit.writer import Workload
 from progress.report import JobPhase
 from tests.system.job_case import JobCase, execute
+from vnode_backfill import maintenance
 from vnode_backfill.errors import StateError
 
 SECONDS = float(os.environ.get("VNODE_BACKFILL_SOAK_SECONDS", "600"))
@@ -105,15 +106,22 @@ class Soak:
         self._ask("resnapshot", "--only", str(self.random.randrange(16)))
 
     def _compact(self) -> None:
-        self._ask("compact")
+        if self._exists():
+            maintenance.compact(self.case.loaded_config())
+            self.tell("compact")
 
     def _ask(self, name: str, *flags: str) -> None:
+        if self._exists():
+            self.case.command(name, *flags)
+            self.tell(f"{name} {' '.join(flags)}")
+
+    def _exists(self) -> bool:
+        """Whether any driver has lived long enough to create the job."""
         try:
             self.case.report()
         except StateError:
-            return
-        self.case.command(name, *flags)
-        self.tell(f"{name} {' '.join(flags)}")
+            return False
+        return True
 
 
 def _lives(process: subprocess.Popen[bytes], seconds: float) -> None:
