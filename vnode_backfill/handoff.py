@@ -116,7 +116,7 @@ def handoff_of(record: JobRecord, state: BackfillState) -> StoredHandoff:
     """The handoff that a complete job's last commit is."""
     table = f"{record.database}.{record.table}"
     return StoredHandoff(
-        job=record.name, id=record.id, server=record.server, table=table, target=record.sink,
+        job=record.name, id=record.id, server=state.lowest_applied.server, table=table, target=record.sink,
         definition=fingerprint(record.definition), offset=state.lowest_applied, created_at=record.created_at,
     )  # fmt: skip
 

@@ -366,7 +366,9 @@ def _copy_again(
     moved, _ = honour(moved, plan, asked)
     store.commit(moved)
     warning = f"everything up to {first} is read again, as request {asked.id} says; the saved position {state.written} is gone"
-    return StartPlan(snapshot=True, from_=Saved(first), warnings=(warning,)), replace(loaded, state=moved, plan=plan)
+    bounded = mode_of(config, loaded.record.name, loaded.record.id) is StartupMode.SNAPSHOT
+    start = StartPlan(snapshot=True, from_=Saved(first), bounded=bounded, warnings=(warning,))
+    return start, replace(loaded, state=moved, plan=plan)
 
 
 def check_same_server(config: Config, table: MySqlTable, record: JobRecord) -> None:

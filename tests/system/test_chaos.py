@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -325,9 +326,13 @@ def test_a_table_of_five_thousand_ranges_is_copied_compacted_and_followed(
         "epoch": {"backfill": "10s", "live": "1s"},
     }
     with live_job(spark, mariadb_server, tmp_path, rows=10_000, settings=settings) as job:
+        began = time.process_time()
         with writing(job, rate=50):
             job.start()
-            job.until(lambda: job.state.is_live, "live", seconds=300)
+            job.until(lambda: job.state.is_live, "live", seconds=500)
+            ranges, spent = len(job.coordinator.plan.ranges), time.process_time() - began
+            print(f"\n{ranges:,} ranges: live after {spent:.1f} CPU-seconds of the driver, in {job.state.epoch} epochs")
+            assert ranges >= 5000
             assert len(DeltaTable(job.case.lake).file_uris()) > 4000
             maintenance.compact(job.config)
         job.stop()
