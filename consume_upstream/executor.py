@@ -26,12 +26,13 @@ import pyarrow.compute as pc
 from pyspark import SparkContext
 
 from consume_upstream.buffer import BufferNote, BufferWriter, ChangeBuffer
-from consume_upstream.key_order import KeyOrder
+from consume_upstream.key_order import KeyOrder, LendSession
 from consume_upstream.log import LogBatch
 from consume_upstream.mark import UpstreamMarks, mark_chunk, upstream_marks
 from consume_upstream.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt, VisibleGtids, resolve
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state import BackfillState, Intent
+from progress.task_progress import TaskProgress
 from vnode_backfill import change
 from vnode_backfill.change import BEFORE_PREFIX, ChangeOp, Mark
 from vnode_backfill.columns import TableDefinition
@@ -39,6 +40,7 @@ from vnode_backfill.epoch import Epoch
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.sinks import FileReceipt
 from vnode_backfill.tasks import run_tasks
+from vnode_backfill.vnode import KeyKind
 
 _IN_DRIVER_BYTES = 16 * 1024 * 1024
 """A shorter stretch is read in the driver: starting a Spark job would take longer than reading it."""
@@ -60,6 +62,7 @@ class LogPiece:
     epoch: Epoch
     part: int
     memory: int
+    progress: TaskProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +77,39 @@ class PieceConsumed:
 
 
 class UpstreamTableExecutor:
-    """Consumes the log epoch by epoch. Consuming an epoch again changes nothing."""
+    """Consumes the log epoch by epoch. Consuming an epoch again changes nothing.
 
-    def __init__(self, table: UpstreamTable, buffer: ChangeBuffer, *, readers: int, memory: int) -> None:
-        self._table, self._buffer = table, buffer
+    Where keys are text a reader needs a second connection, to ask for their order: in the driver one that it is lent, in tasks
+    that of another reader. So `readers` is the most connections to the source, whatever the key.
+    """
+
+    def __init__(
+        self, table: UpstreamTable, buffer: ChangeBuffer, *, readers: int, memory: int, lend: LendSession | None = None
+    ) -> None:
+        self._table, self._buffer, self._lend = table, buffer, lend
         self._readers, self._memory = readers, memory
+        text = any(part.kind is KeyKind.TEXT for part in table.definition.key_parts)
+        self._tasks = readers // 2 if text else readers
 
-    def consume(self, spark: SparkContext | None, state: BackfillState, plan: SplitPlan, intent: Intent) -> BufferNote:
-        """Buffer the changes of `(state.written, intent.written]` and commit them as the intent's epoch."""
+    def consume(
+        self,
+        spark: SparkContext | None,
+        state: BackfillState,
+        plan: SplitPlan,
+        intent: Intent,
+        progress: Callable[[int], TaskProgress | None] = lambda _part: None,
+    ) -> BufferNote:
+        """Buffer the changes of `(state.written, intent.written]` and commit them as the intent's epoch.
+
+        `progress` gives each piece what it tells how far it is with.
+        """
         landed = self._buffer.landed(intent.epoch)
         if landed is not None:
             return landed
-        pieces = self._pieces(state, plan, intent)
-        run = partial(_consume_in_spark, spark, self._readers) if spark and _is_large(pieces) else _consume_here
+        pieces = [replace(piece, progress=progress(piece.part)) for piece in self._pieces(state, plan, intent)]
+        run = partial(_consume_here, self._lend)
+        if spark and self._tasks and _is_large(pieces):
+            run = partial(_consume_in_spark, spark, self._tasks)
         done = run(pieces)
         hole = _first_hole(done)
         if hole is not None and hole + 1 < len(pieces):
@@ -123,13 +146,13 @@ def _is_large(pieces: Sequence[LogPiece]) -> bool:
     return len(pieces) > 1 or any(piece.upto.pos - piece.after.pos > _IN_DRIVER_BYTES for piece in pieces)
 
 
-def _consume_here(pieces: Sequence[LogPiece]) -> list[PieceConsumed]:
-    return [consume_piece(piece) for piece in pieces]
+def _consume_here(lend: LendSession | None, pieces: Sequence[LogPiece]) -> list[PieceConsumed]:
+    return [consume_piece(piece, lend) for piece in pieces]
 
 
 def _consume_in_spark(spark: SparkContext, readers: int, pieces: Sequence[LogPiece]) -> list[PieceConsumed]:
     """One task per file, at most `readers` at a time: each holds one connection to the source."""
-    lanes = [[piece for piece in pieces if piece.reader == reader] for reader in range(readers)]
+    lanes = [[piece for piece in pieces if piece.reader % readers == reader] for reader in range(readers)]
     lanes = [lane for lane in lanes if lane]
     done = [pair for pairs in run_tasks(spark, _consume_lane, lanes) for pair in pairs]
     return [consumed for _, consumed in sorted(done, key=lambda pair: pair[0])]
@@ -149,17 +172,19 @@ def _still_missing(visible: Visibility, missing: Sequence[LoggedTransaction]) ->
     return [transaction for transaction in missing if not visible.covers_transaction(transaction.gtid)]
 
 
-def consume_piece(piece: LogPiece) -> PieceConsumed:
+def consume_piece(piece: LogPiece, lend: LendSession | None = None) -> PieceConsumed:
     """Read, mark and write one piece in bounded memory: kept changes are written whenever they fill their share."""
     missing: dict[CdcOffset, LoggedTransaction] = {}
     receipts: list[FileReceipt] = []
     waiting: list[pa.Table] = []
     read = kept = newest = 0
-    with KeyOrder(piece.table, piece.plan) as order:
+    with KeyOrder(piece.table, piece.plan, lend) as order:
         for batch in piece.table.read_log(piece.after, piece.upto, piece.reader):
             _note_missing(piece, batch, missing)
             changes = changes_of(batch, piece.table.definition)
             read += len(batch)
+            if piece.progress is not None:
+                piece.progress.tell(read)
             newest = max(newest, int(batch.timestamp.max(initial=0)))
             if len(changes):
                 waiting.append(_kept(piece, changes, order, _prefix(piece, missing)))

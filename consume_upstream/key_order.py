@@ -1,13 +1,14 @@
 """Where keys stand in the plan, asking the database for the order of text keys and remembering its answers.
 
 For numbers, dates and bytes the client compares. For text under a collation it may not: it asks for the sort keys of values
-it has not seen yet, many at a time, over one connection that is opened when the first text key comes.
+it has not seen yet, many at a time: over a connection of its own that is opened when the first text key comes, or over one that it is
+lent for each question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -19,14 +20,15 @@ from consume_upstream.upstream_table import UpstreamSession, UpstreamTable, Weig
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.vnode import Key, KeyKind, keys_of
 
+LendSession = Callable[[], AbstractContextManager[UpstreamSession]]
 _REMEMBERED = 200_000
 
 
 class KeyOrder:
-    """Places keys in a plan; a context manager, because it may hold a connection."""
+    """Places keys in a plan; a context manager, because it may hold a connection. `lend` gives it one for each question."""
 
-    def __init__(self, table: UpstreamTable, plan: SplitPlan) -> None:
-        self._table, self._plan = table, plan
+    def __init__(self, table: UpstreamTable, plan: SplitPlan, lend: LendSession | None = None) -> None:
+        self._table, self._plan, self._lend = table, plan, lend
         self._has_text = any(part.kind is KeyKind.TEXT for part in plan.parts)
         self._known: dict[Key, Weights] = {}
         self._open = ExitStack()
@@ -61,6 +63,9 @@ class KeyOrder:
         ]
 
     def _ask(self, keys: list[Key]) -> list[Weights]:
+        if self._lend is not None:
+            with self._lend() as session:
+                return session.collation_keys(keys)
         if self._session is None:
             self._session = self._open.enter_context(self._table.session())
         return self._session.collation_keys(keys)

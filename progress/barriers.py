@@ -44,11 +44,12 @@ class ActorFailure:
 
 @dataclass(frozen=True, slots=True)
 class CreateMviewProgress:
-    """Rows that an actor has handled so far in the epoch in hand (RisingWave: CreateMviewProgressReporter)."""
+    """Changes that an actor has handled so far in the epoch in hand (RisingWave: CreateMviewProgressReporter)."""
 
     actor: Actor
     epoch: Epoch
     rows: int
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class CdcTableBackfillProgress:
     ranges_done: int
     ranges_total: int
     rows: int
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class CdcBackfillMetrics:
         self._buffered = self._counter("buffered_changes", "Changes of the log written to the buffer")
         self._merged = self._counter("merged_changes", "Buffered changes merged into the sink")
         self._epochs = self._counter("epochs", "Epochs committed, over the whole job")
-        self._barriers = self._counter("barriers", "Barriers collected, by kind", "kind")
+        self._barriers = self._counter("barriers", "Barriers begun, by kind", "kind")
         self._retries = self._counter("retries", "Epochs tried again after a passing failure, by failed actor", "actor")
         self._throttle_seconds = self._counter("throttle_seconds", "Seconds the snapshot had to wait", "reason")
         self._epoch_seconds = Histogram(

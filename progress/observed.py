@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol, cast
 
 from deltalake._internal import DeltaFileSystemHandler
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from progress.delta_table import state_errors
-from progress.report import Observed, Report, Retry
+from progress.report import InHand, Observed, Report, Retry
 from vnode_backfill.errors import StateError
 
 _EVERY = 5.0
@@ -120,6 +120,13 @@ class _StoredRetry(BaseModel):
     message: str
 
 
+class _StoredInHand(BaseModel):
+    rows: int = 0
+    ranges: int = 0
+    captured: int = 0
+    merged: int = 0
+
+
 class _StoredObserved(BaseModel):
     """A later release may note more; what this one does not know it does not show."""
 
@@ -131,6 +138,8 @@ class _StoredObserved(BaseModel):
     buffer_bytes: int | None = None
     throttled_by: str = ""
     retry: _StoredRetry | None = None
+    in_hand: _StoredInHand = _StoredInHand()
+    task_slots: int | None = None
 
 
 def _to_json(observed: Observed) -> str:
@@ -142,6 +151,8 @@ def _to_json(observed: Observed) -> str:
         buffer_bytes=observed.buffer_bytes,
         throttled_by=observed.throttled_by,
         retry=None if retry is None else _StoredRetry(attempt=retry.attempt, message=retry.message),
+        in_hand=_StoredInHand(**asdict(observed.in_hand)),
+        task_slots=observed.task_slots,
     ).model_dump_json()
 
 
@@ -154,4 +165,6 @@ def _from_json(text: bytes) -> Observed:
         buffer_bytes=stored.buffer_bytes,
         throttled_by=stored.throttled_by,
         retry=None if stored.retry is None else Retry(stored.retry.attempt, stored.retry.message),
+        in_hand=InHand(**stored.in_hand.model_dump()),
+        task_slots=stored.task_slots,
     )

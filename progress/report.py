@@ -27,6 +27,8 @@ smaller: the caller hands in the highest one reached so far (`at_least`), which 
     requests           [{id, kind, who, host, asked_at, epoch, refused}]; epoch null until acted on
     failure            {epoch, message, detail, hint} why it stopped last, or null
     retry              {attempt, message} what is being retried, or null
+    in_hand            {rows, ranges, captured, merged, percent} of the epoch in hand: done but not committed, so not counted above;
+                       it goes back to 0 when the epoch ends or is tried again. `captured` and `merged` are changes of the log
     vnodes             only if asked for: [{vnode, phase, rows, epoch, worker, applied}]
 """
 
@@ -124,6 +126,19 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
+class InHand:
+    """What the epoch in hand has done so far and no commit holds yet: it goes back to nothing when the epoch is tried again."""
+
+    rows: int = 0
+    ranges: int = 0
+    captured: int = 0
+    merged: int = 0
+
+
+NOTHING_IN_HAND = InHand()
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """What only somebody with a clock and a connection knows; None and empty where nobody looked."""
 
@@ -135,6 +150,8 @@ class Observed:
     driver: str = ""
     retry: Retry | None = None
     asked: tuple[AskedRequest, ...] = ()
+    in_hand: InHand = NOTHING_IN_HAND
+    task_slots: int | None = None
 
 
 NOTHING_OBSERVED = Observed()
@@ -196,6 +213,13 @@ class Report:
     requests: tuple[RequestProgress, ...] = ()
     failure: Failure | None = None
 
+    @property
+    def percent_in_hand(self) -> float:
+        """How many parts of a hundred the epoch in hand has read beyond `percent`, about."""
+        seen = self.observed.in_hand
+        whole = max(self.estimated_rows + self.ranges_total, 1)
+        return max(0.0, min(_READING_PARTS * (seen.rows + seen.ranges) / whole, _ALMOST - self.percent))
+
     def to_json(self, *, per_vnode: bool = False) -> str:
         """The documented form, on one line."""
         seen = self.observed
@@ -226,6 +250,7 @@ class Report:
             "requests": [asdict(request) for request in self.requests],
             "failure": None if self.failure is None else asdict(self.failure),
             "retry": None if seen.retry is None else asdict(seen.retry),
+            "in_hand": {**asdict(seen.in_hand), "percent": round(self.percent_in_hand, 2)},
         }
         if per_vnode:
             shown["vnodes"] = [asdict(vnode) for vnode in self.vnodes]
@@ -252,10 +277,10 @@ def report_of(
         percent=percent_of(estimates, state, at_least),
         rows=state.rows,
         estimated_rows=state.rows + left,
-        ranges=sum(len(vnode.reads) for vnode in state.vnodes),
+        ranges=state.ranges,
         ranges_total=len(estimates.rows),
         observed=observed,
-        eta_seconds=_eta(phase, left, observed.rows_per_second),
+        eta_seconds=_eta(phase, max(0, left - observed.in_hand.rows), observed.rows_per_second),
         epoch=state.epoch,
         revision=state.revision,
         written=str(state.written),
@@ -285,7 +310,7 @@ def percent_of(estimates: Estimates, state: BackfillState, at_least: float = 0.0
     """0.00 to 100.00, cut off after two decimals, never below `at_least`."""
     if state.is_live:
         return 100.0
-    done = state.rows + sum(len(vnode.reads) for vnode in state.vnodes)
+    done = state.rows + state.ranges
     left = _rows_left(estimates, state) + len(_unread(estimates, state))
     read = done / (done + left) if done + left else 1.0
     live = sum(vnode.phase is Phase.LIVE for vnode in state.vnodes) / len(state.vnodes)

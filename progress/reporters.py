@@ -22,7 +22,7 @@ from typing import Protocol, runtime_checkable
 
 from progress.barriers import CdcTableBackfillProgress, CreateMviewProgress
 from progress.report import Report
-from vnode_backfill.epoch import Actor
+from vnode_backfill.epoch import Actor, Epoch
 from vnode_backfill.errors import ConfigError
 
 ENTRY_POINT_GROUP = "vnode_backfill.reporters"
@@ -73,32 +73,38 @@ def load_reporters(found: Iterable[EntryPoint] | None = None) -> tuple[Reporter,
 
 
 class CreateMviewProgressReporter:
-    """Tells how many rows the snapshot has read, once per change (RisingWave's reporter of the same name)."""
+    """Tells how many rows and changes each actor has handled in the epoch in hand, once per change (RisingWave's reporter)."""
 
     def __init__(self, tell: Callable[[CreateMviewProgress], None]) -> None:
         self._tell = tell
-        self._told: CreateMviewProgress | None = None
+        self._told: dict[Actor, CreateMviewProgress] = {}
 
     def show(self, report: Report) -> None:
-        progress = CreateMviewProgress(Actor.SNAPSHOT, report.epoch, report.rows)
-        if progress != self._told:
-            self._told = progress
-            self._tell(progress)
+        seen, epoch = report.observed.in_hand, Epoch(report.epoch + 1)
+        for actor, rows in (
+            (Actor.SNAPSHOT, seen.rows), (Actor.UPSTREAM, seen.captured), (Actor.MERGE, seen.merged),
+        ):  # fmt: skip
+            progress = CreateMviewProgress(actor, epoch, rows)
+            if rows and progress != self._told.get(actor):
+                self._told[actor] = progress
+                self._tell(progress)
 
     def close(self) -> None:
         """Nothing is held open."""
 
 
 class CdcTableBackfillProgressReporter:
-    """Tells how many ranges and rows are read, once per change."""
+    """Tells how many ranges and rows are read over the whole job, the epoch in hand included; once per change, never less."""
 
     def __init__(self, tell: Callable[[CdcTableBackfillProgress], None]) -> None:
         self._tell = tell
         self._told: CdcTableBackfillProgress | None = None
 
     def show(self, report: Report) -> None:
-        progress = CdcTableBackfillProgress(report.epoch, report.ranges, report.ranges_total, report.rows)
-        if progress != self._told:
+        seen, told = report.observed.in_hand, self._told
+        ranges, rows = report.ranges + seen.ranges, report.rows + seen.rows
+        progress = CdcTableBackfillProgress(report.epoch, ranges, report.ranges_total, rows)
+        if progress != told and (told is None or rows >= told.rows):
             self._told = progress
             self._tell(progress)
 

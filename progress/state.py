@@ -182,6 +182,11 @@ class BackfillState:
     def rows(self) -> int:
         return sum(v.rows for v in self.vnodes)
 
+    @property
+    def ranges(self) -> int:
+        """How many ranges count as read."""
+        return sum(len(v.reads) for v in self.vnodes)
+
     def worker_of(self, vnode: VnodeId) -> int:
         return next(i for i, bitmap in enumerate(self.assignment) if vnode in bitmap)
 

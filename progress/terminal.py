@@ -5,14 +5,15 @@ writes over them; it never clears the screen or the scrollback, keeps to the win
 scrolled away could not be drawn over), and leaves its last state standing. What is shown comes from a `Report` alone.
 
     demo  shop.orders → /lake/orders                                              epoch 41
-    snapshot   ██████████████████████████████████████░░░░░░░░░░░░░░░░░░░░░░░░  61.20 %
-    rows       183,600 of about 300,000 rows in 45 of 74 ranges
+    snapshot   ██████████████████████████████████████▒▒░░░░░░░░░░░░░░░░░░░░░░  61.20 %
+    rows       183,600 of about 300,000 rows in 45 of 74 ranges, 12,000 more in hand
     speed      12,000 rows/s, 10 s left
     log        1.2 s behind, 4.1 MB to read, 31.4 MB buffered
     workers    2: 0-31 | 32-63
     vnodes     · 10 pending   ▒ 24 snapshot   ▓ 2 catch-up   █ 28 live
                ▒▒▒▒····████▒▒▒▒▒▒▒▓▓███████████████████▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒······
 
+What the epoch in hand has read and no commit holds yet is the lighter part of the bar: a kill would lose it, so it does not count.
 A stream whose encoding lacks these characters gets ASCII ones. Colour is left out if NO_COLOR is set.
 """
 
@@ -53,13 +54,14 @@ class Glyphs:
 
     cells: Mapping[Phase, str]
     done: str
+    in_hand: str
     left: str
     arrow: str
     cut: str
 
 
-UNICODE = Glyphs(dict(zip(Phase, "·▒▓█", strict=True)), "█", "░", "→", "…")
-ASCII = Glyphs(dict(zip(Phase, ".-+#", strict=True)), "#", ".", "->", "~")
+UNICODE = Glyphs(dict(zip(Phase, "·▒▓█", strict=True)), "█", "▒", "░", "→", "…")
+ASCII = Glyphs(dict(zip(Phase, ".-+#", strict=True)), "#", "-", ".", "->", "~")
 
 Span = tuple[str, str]
 """A text and the name of its colour, empty for none."""
@@ -233,21 +235,27 @@ def _bar(report: Report, width: int, glyphs: Glyphs) -> Line:
     percent = f"{report.percent:7.2f} %"
     room = max(min(width - _LABEL - len(percent), 64), 1)
     done = min(int(room * report.percent / 100), room)
+    in_hand = min(int(room * (report.percent + report.percent_in_hand) / 100), room) - done
     colour = _JOB_COLOUR.get(report.phase, "yellow")
-    label = (f"{report.phase:<{_LABEL}}", colour)
-    return [label, (glyphs.done * done, colour), (glyphs.left * (room - done), "dim"), (percent, "bold")]
+    label, left = (f"{report.phase:<{_LABEL}}", colour), glyphs.left * (room - done - in_hand)
+    return [label, (glyphs.done * done, colour), (glyphs.in_hand * in_hand, colour), (left, "dim"), (percent, "bold")]
 
 
 def _work(report: Report) -> list[tuple[str, str, str]]:
     """Rows, and as far as they are known speed, log and workers, as label, text and colour."""
     bitmaps = " | ".join(worker.bitmap for worker in report.workers)
     facts = [
-        ("rows", f"{_rows(report)} in {report.ranges:,} of {report.ranges_total:,} ranges"),
+        ("rows", f"{_rows(report)} in {report.ranges:,} of {report.ranges_total:,} ranges{_in_hand(report)}"),
         ("speed", _speed(report)),
         ("log", _log(report)),
         ("workers", f"{len(report.workers)}: {bitmaps}" if report.workers else ""),
     ]
     return [(name, text, "") for name, text in facts if text]
+
+
+def _in_hand(report: Report) -> str:
+    rows = report.observed.in_hand.rows
+    return f", {rows:,} more in hand" if rows else ""
 
 
 def _rows(report: Report) -> str:
@@ -372,7 +380,7 @@ def _columns(text: str) -> int:
 
 def _can_show(glyphs: Glyphs, encoding: str | None) -> bool:
     try:
-        drawn = [*glyphs.cells.values(), glyphs.done, glyphs.left, glyphs.arrow, glyphs.cut]
+        drawn = [*glyphs.cells.values(), glyphs.done, glyphs.in_hand, glyphs.left, glyphs.arrow, glyphs.cut]
         "".join(drawn).encode(encoding or "utf-8")
     except UnicodeEncodeError:
         return False

@@ -17,7 +17,7 @@ from devkit.browser import Browser
 from devkit.process import free_ports
 from progress.alerts import Retention
 from progress.metrics import CdcBackfillMetrics
-from progress.report import Observed, Retry
+from progress.report import InHand, Observed, Retry
 from progress.state import Acknowledgement, BackfillState, Failure, RequestKind
 from progress.web import WebReporter
 from tests.job_reports import RUNNING, ImaginaryJob, asked
@@ -96,6 +96,7 @@ def snapshot(reporter: WebReporter, clock: Clock, metrics: CdcBackfillMetrics) -
         seen = replace(
             RUNNING, rows_per_second=_rate(minute), lag_seconds=_lag(minute), lag_bytes=int(_lag(minute) * 310_000),
             buffer_bytes=int((14 + minute * 6.1 + 9 * math.sin(minute * 2.2)) * _MB), asked=_REQUESTS,
+            in_hand=InHand(rows=int((minute * 5 + 0.7) % 1 * 240_000), ranges=9),
         )  # fmt: skip
         state = job.at(0.02 + 0.043 * minute, epoch=3 + int(minute * 5))
         reporter.show(job.report(_steered(state), seen))

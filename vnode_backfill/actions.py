@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from pyspark.sql import SparkSession
@@ -22,19 +23,23 @@ from consume_upstream.buffer import ChangeBuffer
 from consume_upstream.continuity import check_log_goes_on
 from consume_upstream.executor import UpstreamTableExecutor
 from consume_upstream.key_order import KeyOrder
+from consume_upstream.mysql.driver_source import DriverSource
+from consume_upstream.mysql.load import HeldLog
+from consume_upstream.mysql.server import MySqlTable
 from consume_upstream.offset import CdcOffset
-from consume_upstream.upstream_table import UpstreamTable
+from progress.alerts import RETENTION_UNKNOWN, Retention
 from progress.barriers import LocalBarrierManager
 from progress.metrics import CdcBackfillMetrics
 from progress.report import AskedRequest
 from progress.state import BackfillState, Phase
 from progress.store import StateStore
+from progress.task_progress import EpochProgress, ReadBefore
 from vnode_backfill.config import Config
 from vnode_backfill.epoch import Actor, Barrier, BarrierKind
 from vnode_backfill.errors import LawBrokenError
 from vnode_backfill.intent import Sample
 from vnode_backfill.keys import SplitPlan
-from vnode_backfill.merge import merge_epoch
+from vnode_backfill.merge import MergeRoute, merge_epoch
 from vnode_backfill.planning import extended_plan
 from vnode_backfill.protocol import (
     Action,
@@ -86,7 +91,7 @@ class Services:
 
     config: Config
     spark: SparkSession
-    table: UpstreamTable
+    table: MySqlTable
     sink: Sink
     buffer: ChangeBuffer
     store: StateStore
@@ -101,20 +106,29 @@ class Seen:
     newest: int = 0
     written: CdcOffset | None = None
     buffer_bytes: int | None = None
-    held_bytes: int | None = None
-    retention_seconds: float | None = None
+    held_log: HeldLog | None = None
     throttled_by: str = ""
     asked: tuple[AskedRequest, ...] = ()
 
     def lag_bytes(self, captured: CdcOffset) -> int | None:
-        """How much of the log is written and not captured; None across files, whose sizes are not known here."""
-        if self.written is None or self.written.number != captured.number:
-            return None
-        return max(0, self.written.pos - captured.pos)
+        """How much of the log is written and not captured: by the last sample, or by the files held, whichever is newer."""
+        sampled = held = None
+        if self.written is not None and self.written.number == captured.number:
+            sampled = max(0, self.written.pos - captured.pos)
+        if self.held_log is not None:
+            held = self.held_log.bytes_after(captured.number, captured.pos)
+        return max((each for each in (sampled, held) if each is not None), default=None)
+
+    def retention(self, captured: CdcOffset) -> Retention:
+        """How much of the log the source holds behind what is captured, and for how long it keeps a file."""
+        held = self.held_log
+        if held is None:
+            return RETENTION_UNKNOWN
+        return Retention(held.bytes_before(captured.number, captured.pos), held.kept_seconds)
 
     def lag_seconds(self, captured: CdcOffset, now: float) -> float | None:
         """The age of the newest change captured while more is written; 0 when everything is."""
-        if self.written is not None and self.written <= captured:
+        if self.written is not None and self.written <= captured and not self.lag_bytes(captured):
             return 0.0
         return max(0.0, now - self.newest) if self.newest else None
 
@@ -149,13 +163,21 @@ class Performer:
         self.attempt = 0
         self.pace = Pace()
         self.seen = Seen()
+        self.source = DriverSource(services.table)
+        self.task_slots = services.spark.sparkContext.defaultParallelism
         self._receipts: tuple[ReadReceipt, ...] = ()
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="action")
         self._running: set[Future[None]] = set()
         self._awake = threading.Event()
+        self._progress = EpochProgress(barriers, *_reached_at(services.spark))
+        barriers.subscribe_barrier(Actor.DRIVER, self._barrier_begins)
         limits, config = services.config.limits, services.config
         self._upstream = UpstreamTableExecutor(
-            services.table, services.buffer, readers=limits.log_readers, memory=limits.log_memory
+            services.table,
+            services.buffer,
+            readers=limits.log_readers,
+            memory=limits.log_memory,
+            lend=self.source.session,
         )
         self._epoch_seconds = config.epoch.backfill.total_seconds()
 
@@ -164,8 +186,6 @@ class Performer:
         match action:
             case InjectBarrier(barrier=barrier):
                 self.barriers.inject(barrier)
-                self.services.metrics.observe_barrier(barrier.kind)
-                self.pace.epoch_began = time.monotonic()
             case Stop():
                 self.wake()
             case ReadRanges(barrier=barrier):
@@ -188,6 +208,12 @@ class Performer:
     def close(self) -> None:
         self._awake.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._progress.close()
+        self.source.close()
+
+    def _barrier_begins(self, barrier: Barrier) -> None:
+        self.services.metrics.observe_barrier(barrier.kind)
+        self.pace.epoch_began = time.monotonic()
 
     def _begin(self, actor: Actor, attempt: int, action: Action, work: Callable[[], None]) -> None:
         def guarded() -> None:
@@ -235,6 +261,10 @@ class Performer:
         lanes = self._lanes(action, skip_append=appended is not None, skip_replace=replaced is not None)
         began = time.monotonic()
         self._group(Actor.SNAPSHOT, barrier)
+        landed_rows = sum(receipt.rows for receipt in landed)
+        self._progress.reading(
+            ReadBefore(self.state.ranges + len(landed), len(self.plan.ranges), self.state.rows + landed_rows)
+        )
         read = read_ranges(self.services.spark.sparkContext, lanes)
         if not self.state.controls.rows_per_second:
             working = [lane for lane in lanes if lane.ranges]
@@ -263,8 +293,9 @@ class Performer:
                 ),
                 epoch=action.barrier.epoch, attempt=action.barrier.attempt, seconds=self._epoch_seconds,
                 rows_per_second=limit / working if limit else None,
+                progress=self._progress.of_task(Actor.SNAPSHOT, action.barrier, number),
             )
-            for ordinals in action.lanes
+            for number, ordinals in enumerate(action.lanes)
         ]  # fmt: skip
 
     def _commit_receipts(self, action: CommitReceipts) -> None:
@@ -273,7 +304,7 @@ class Performer:
         plan = self.plan.at(self.state.intent.plan_generation)
         appended = [receipt for receipt in self._receipts if receipt.ordinal not in action.replaces]
         replaced = [receipt for receipt in self._receipts if receipt.ordinal in action.replaces]
-        with KeyOrder(self.services.table, plan) as order:
+        with KeyOrder(self.services.table, plan, self.source.session) as order:
             landed = self.services.sink.commit_reads(barrier.epoch, appended, replaced, plan, order.weights)
         _check_counts(landed)
         self.barriers.tell(ReceiptsCommitted(barrier.epoch, _range_receipts(landed), barrier.attempt))
@@ -282,10 +313,9 @@ class Performer:
         barrier = action.barrier
         self._group(Actor.UPSTREAM, barrier)
         plan = self.plan.at(action.intent.plan_generation)
-        note = self._upstream.consume(self.services.spark.sparkContext, self.state, plan, action.intent)
-        self.seen.newest = max(self.seen.newest, note.newest)
-        self.services.metrics.observe_buffered(note.kept)
-        event = ChangesBuffered(barrier.epoch, note.visible, note.missing, note.kept, barrier.attempt)
+        progress = partial(self._progress.of_task, Actor.UPSTREAM, barrier)
+        note = self._upstream.consume(self.services.spark.sparkContext, self.state, plan, action.intent, progress)
+        event = ChangesBuffered(barrier.epoch, note.visible, note.missing, note.kept, barrier.attempt, note.newest)
         self.barriers.collect(Actor.UPSTREAM, barrier, event)
 
     def _merge(self, action: MergeEpoch) -> None:
@@ -293,10 +323,9 @@ class Performer:
         assert self.state.intent is not None
         self._group(Actor.MERGE, barrier)
         plan = self.plan.at(self.state.intent.plan_generation)
-        changes = merge_epoch(
-            self.services.spark, self.services.table, self.services.sink, self.services.buffer, self.state, plan, action
-        )
-        self.services.metrics.observe_merged(changes)
+        services, progress = self.services, partial(self._progress.of_task, Actor.MERGE, barrier)
+        route = MergeRoute(services.table, services.buffer, services.sink, self.source.session)
+        changes = merge_epoch(services.spark, route, self.state, plan, action, progress)
         self.barriers.collect(Actor.MERGE, barrier, EpochMerged(barrier.epoch, changes, barrier.attempt))
 
     def _sample(self, action: SampleSource) -> None:
@@ -306,8 +335,7 @@ class Performer:
         rest = self.pace.epoch_began + length - time.monotonic()
         if (action.idle or not self._presses()) and rest > 0:
             self._awake.wait(rest)
-        table = self.services.table
-        written, visible = table.written_offset(), table.visible_offset()
+        written, visible = self.source.written_offset(), self.source.visible_offset()
         check_log_goes_on(self.state.intent.written if self.state.intent else self.state.written, written)
         self.seen.written = written
         rows = int(self._rows_per_second() * self._epoch_seconds)
@@ -339,6 +367,14 @@ class Performer:
 
 
 _GROUP = "vnode-backfill"
+
+
+def _reached_at(spark: SparkSession) -> tuple[str, str]:
+    """The address at which tasks find the driver, and the one it listens on."""
+    conf = spark.sparkContext.getConf()
+    if (conf.get("spark.master") or "").startswith("local"):
+        return "127.0.0.1", ""
+    return conf.get("spark.driver.host") or "127.0.0.1", conf.get("spark.driver.bindAddress") or ""
 
 
 def _check_counts(receipts: Sequence[ReadReceipt]) -> None:

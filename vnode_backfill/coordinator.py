@@ -23,19 +23,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from consume_upstream.offset import CdcOffset
+from progress.barriers import CdcTableBackfillProgress, CreateMviewProgress
+from progress.report import NOTHING_IN_HAND, InHand
 from progress.state import (
     BackfillState,
     Failure,
     Intent,
-    Phase,
     Request,
     RequestKind,
-    VnodeState,
     check_laws,
-    forget_old_reads,
 )
-from vnode_backfill.epoch import Barrier, BarrierKind, Epoch
+from vnode_backfill.epoch import Actor, Barrier, BarrierKind, Epoch
+from vnode_backfill.epoch_end import NOTHING_COLLECTED, Collected, after_epoch
 from vnode_backfill.errors import BackfillError, LawBrokenError
 from vnode_backfill.intent import (
     Sample,
@@ -61,7 +60,6 @@ from vnode_backfill.protocol import (
     InjectBarrier,
     MergeEpoch,
     PlanExtended,
-    RangeReceipt,
     RangesRead,
     ReadRanges,
     ReceiptsCommitted,
@@ -90,25 +88,19 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
-    """What has been reported of the epoch in hand."""
-
-    read: RangesRead | None = None
-    buffered: ChangesBuffered | None = None
-    merged: EpochMerged | None = None
-    receipts: tuple[RangeReceipt, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Coordinator:
-    """What the protocol knows between two events. `saved` is what is committed; `next` what is being committed."""
+    """What the protocol knows between two events. `saved` is what is committed; `pending` what is being committed.
+
+    `in_hand` is how far the actors say they are; it is shown, and nothing is decided by it.
+    """
 
     saved: BackfillState
     plan: SplitPlan
     attempts_allowed: int = 5
     stage: Stage = Stage.STARTING
     attempt: int = 0
-    collected: Collected = Collected()
+    collected: Collected = NOTHING_COLLECTED
+    in_hand: InHand = NOTHING_IN_HAND
     pending: BackfillState | None = None
     pending_plan: SplitPlan | None = None
     requests: tuple[Request, ...] = ()
@@ -161,6 +153,8 @@ def decide(state: Coordinator, event: Event) -> Decision:
             return _failed(state, error)
         case EpochRestarted():
             return _resume(state) if state.stage is Stage.RETRYING else (state, ())
+        case CreateMviewProgress() | CdcTableBackfillProgress():
+            return _progressed(state, event), ()
 
 
 def _start(state: Coordinator) -> Decision:
@@ -180,7 +174,7 @@ def _sample(state: Coordinator, *, idle: bool = False) -> Decision:
 
 def _work(state: Coordinator) -> Decision:
     """Begin, or begin again, the epoch of the committed intent."""
-    state = replace(state, stage=Stage.WORKING, collected=Collected())
+    state = replace(state, stage=Stage.WORKING, collected=NOTHING_COLLECTED, in_hand=NOTHING_IN_HAND)
     intent, barrier = state.intent, state.barrier
     actions: list[Action] = [
         InjectBarrier(barrier),
@@ -230,6 +224,20 @@ def _collect(state: Coordinator, event: RangesRead | ChangesBuffered | EpochMerg
     return state, tuple(actions)
 
 
+def _progressed(state: Coordinator, event: CreateMviewProgress | CdcTableBackfillProgress) -> Coordinator:
+    if state.stage is not Stage.WORKING or event.epoch != state.intent.epoch:
+        return state
+    saved, seen = state.saved, state.in_hand
+    match event:
+        case CdcTableBackfillProgress(rows=rows, ranges_done=ranges):
+            seen = replace(seen, rows=max(0, rows - saved.rows), ranges=max(0, ranges - saved.ranges))
+        case CreateMviewProgress(actor=Actor.MERGE, rows=rows):
+            seen = replace(seen, merged=rows)
+        case CreateMviewProgress(rows=rows):
+            seen = replace(seen, captured=rows)
+    return replace(state, in_hand=seen)
+
+
 def _check_receipts(state: Coordinator, event: RangesRead | ReceiptsCommitted) -> None:
     """Law 4: each range once, and only ranges of the intent."""
     ordinals = [receipt.ordinal for receipt in event.receipts]
@@ -248,11 +256,12 @@ def _all_collected(state: Coordinator) -> Decision:
 
 def _prepare_commit(state: Coordinator, sample: Sample) -> Decision:
     finished = state.stage is Stage.SAMPLING
-    after = _after_epoch(state) if finished else state.saved
+    after = after_epoch(state.saved, state.intent, state.current_plan, state.collected) if finished else state.saved
     plan, set_back = state.current_plan, frozenset[VnodeId]()
     stopping = state.stopping
-    last = finished and state.stopping and state.intent.kind is BarrierKind.SYNC_CHECKPOINT
-    honoured = _honoured(state, last=last)
+    drained = finished and state.intent.kind is BarrierKind.SYNC_CHECKPOINT
+    last = drained and state.stopping
+    honoured = _honoured(state, last=last, drained=drained)
     if state.pending_plan is not None:
         plan = state.pending_plan
         after, set_back = _extended(after, plan)
@@ -261,7 +270,8 @@ def _prepare_commit(state: Coordinator, sample: Sample) -> Decision:
         set_back |= back
         stopping = stopping or request.kind is RequestKind.STOP
     waiting = tuple(request for request in state.requests if request not in honoured)
-    intent = None if last else _intent(after, plan, sample, stopping=stopping, waiting=bool(waiting))
+    drain = stopping or any(request.kind is RequestKind.RESCALE for request in waiting)
+    intent = None if last else _intent(after, plan, sample, drain=drain, waiting=bool(waiting))
     if not finished and intent is None and not honoured:
         # The source has answered: attempts count in a row, and an idle job has no commit that would end the row.
         state, actions = _sample(replace(state, attempt=0, last_error=None), idle=True)
@@ -280,19 +290,31 @@ def _is_stopping(state: Coordinator) -> bool:
     return state.stopping or any(request.kind is RequestKind.STOP for request in state.requests)
 
 
-def _honoured(state: Coordinator, *, last: bool) -> tuple[Request, ...]:
-    """The requests this commit carries out. A stop leaves what would set vnodes back to the next driver, which finds it again: a
-    job that is asked to stop when live is live when it has stopped."""
-    if last:
-        return tuple(request for request in state.requests if request.kind is RequestKind.STOP)
-    if _is_stopping(state):
-        return tuple(request for request in state.requests if request.kind is not RequestKind.RESNAPSHOT)
-    return tuple(request for request in state.requests if not request.extend or state.pending_plan is not None)
+def _honoured(state: Coordinator, *, last: bool, drained: bool) -> tuple[Request, ...]:
+    """The requests this commit carries out; the others wait, and a next driver finds them again.
+
+    Bitmaps change only with the commit that ends a SyncCheckpoint: commit, barrier, bitmaps. A stop leaves what would set vnodes
+    back to the next driver: a job that is asked to stop when live is live when it has stopped.
+    """
+    stopping = _is_stopping(state)
+
+    def now(request: Request) -> bool:
+        match request.kind:
+            case RequestKind.STOP:
+                return True
+            case RequestKind.RESCALE:
+                return drained
+            case RequestKind.RESNAPSHOT:
+                return not last and not stopping and (not request.extend or state.pending_plan is not None)
+            case _:
+                return not last
+
+    return tuple(filter(now, state.requests))
 
 
-def _intent(after: BackfillState, plan: SplitPlan, sample: Sample, *, stopping: bool, waiting: bool) -> Intent | None:
+def _intent(after: BackfillState, plan: SplitPlan, sample: Sample, *, drain: bool, waiting: bool) -> Intent | None:
     """A plan extension can only follow an epoch; one that waits while the job is idle makes an empty epoch."""
-    intent = next_intent(after, plan, sample, stop=stopping)
+    intent = next_intent(after, plan, sample, drain=drain)
     if intent is None and waiting:
         lanes = tuple(() for _ in after.assignment)
         intent = Intent(
@@ -305,58 +327,6 @@ def _extended(after: BackfillState, plan: SplitPlan) -> tuple[BackfillState, fro
     added = frozenset(planned.ordinal for planned in plan.ranges if planned.generation > after.plan_generation)
     after = replace(after, plan_generation=plan.generation)
     return set_ranges_back(after, plan, added)
-
-
-def _after_epoch(state: Coordinator) -> BackfillState:
-    """The state at the end of the epoch in hand, from what its actors reported."""
-    collected, intent, saved = state.collected, state.intent, state.saved
-    if collected.receipts is None or collected.buffered is None or collected.merged is None:
-        raise LawBrokenError(f"epoch {intent.epoch} would be committed before every actor was collected")
-    if collected.buffered.visible.position < saved.newest_visible.position:
-        raise LawBrokenError(
-            f"visibility would fall from {saved.newest_visible.position} to {collected.buffered.visible.position}"
-        )
-    merged = {v.vnode for v in merging_vnodes(saved, intent)}
-    read = {receipt.ordinal: receipt for receipt in collected.receipts}
-    bound = merge_bound(saved, intent)
-    plan = state.current_plan
-    vnodes = tuple(
-        _read(_merged(v, bound, intent.epoch) if v.vnode in merged else v, plan, read, intent.epoch)
-        for v in saved.vnodes
-    )
-    return forget_old_reads(
-        replace(
-            saved,
-            epoch=intent.epoch,
-            written=intent.written,
-            visible=(*saved.visible, (intent.epoch, collected.buffered.visible)),
-            missing=collected.buffered.missing,
-            changed=intent.written if collected.buffered.kept else saved.changed,
-            vnodes=vnodes,
-        )
-    )
-
-
-def _merged(vnode: VnodeState, bound: CdcOffset, epoch: Epoch) -> VnodeState:
-    return replace(vnode, phase=Phase.LIVE, applied=bound, epoch=epoch, floor=None)
-
-
-def _read(vnode: VnodeState, plan: SplitPlan, read: dict[int, RangeReceipt], epoch: Epoch) -> VnodeState:
-    planned = {r.ordinal for r in plan.of_vnode(vnode.vnode)}
-    mine = sorted(planned & read.keys())
-    if not mine:
-        return vnode
-    reads = (*vnode.reads, *((ordinal, epoch) for ordinal in mine))
-    done = len(reads) == len(planned)
-    return replace(
-        vnode,
-        reads=reads,
-        rows=vnode.rows + sum(read[ordinal].rows for ordinal in mine),
-        replaces=vnode.replaces - set(mine),
-        epoch=epoch,
-        complete=epoch if done else None,
-        phase=Phase.CATCH_UP if done else Phase.SNAPSHOT,
-    )
 
 
 def _committed(state: Coordinator, revision: int) -> Decision:
@@ -372,7 +342,8 @@ def _committed(state: Coordinator, revision: int) -> Decision:
         plan=plan,
         pending=None,
         pending_plan=None,
-        collected=Collected(),
+        collected=NOTHING_COLLECTED,
+        in_hand=NOTHING_IN_HAND,
         attempt=0,
         last_error=None,
     )

@@ -5,7 +5,7 @@ next commit. Bounds that make it right:
 
 - The merge of epoch N goes up to w[N-1], which the buffer holds completely. A vnode whose last range was read in epoch n has its
   high watermark at w[n+1] (sampled after every read of n had ended), so it merges first in epoch n+2.
-- A SyncCheckpoint merges after its own buffer commit, up to w[N]; a vnode read in epoch N-1 may take part.
+- A SyncCheckpoint merges after its own buffer commit, up to w[N]; a vnode read in epoch N-1 may take part. It reads nothing itself.
 - A range that is read again must not show less than what is applied already, to any vnode (a key may have changed its vnode by a
   plan extension): it waits until the visibility covers the highest applied offset at the time of the reset (`floor`).
 - A repeated epoch never samples again; so nothing here may depend on anything but its arguments.
@@ -66,16 +66,19 @@ def merging_vnodes(state: BackfillState, intent: Intent) -> tuple[VnodeState, ..
     return tuple(v for v in state.vnodes if mergeable(v, intent) and (v.applied < bound or v.phase is not Phase.LIVE))
 
 
-def next_intent(state: BackfillState, plan: SplitPlan, sample: Sample, *, stop: bool) -> Intent | None:
-    """The intent of the epoch after `state`, or None if there is nothing to do and the epoch may stay open."""
+def next_intent(state: BackfillState, plan: SplitPlan, sample: Sample, *, drain: bool) -> Intent | None:
+    """The intent of the epoch after `state`, or None if there is nothing to do and the epoch may stay open.
+
+    `drain` makes it a SyncCheckpoint, for a stop or a rescale: it reads no range, so that what was asked for comes soon.
+    """
     epoch = Epoch(state.epoch + 1)
-    kind = BarrierKind.SYNC_CHECKPOINT if stop else BarrierKind.CHECKPOINT
-    reading = state.controls.reading and not stop and not sample.hold
+    kind = BarrierKind.SYNC_CHECKPOINT if drain else BarrierKind.CHECKPOINT
+    reading = state.controls.reading and not drain and not sample.hold
     lanes = tuple(
         lane_ranges(state, plan, bitmap, sample.rows_per_worker) if reading else () for bitmap in state.assignment
     )
     intent = Intent(epoch, kind, sample.written, sample.visible, lanes, state.plan_generation)
-    return intent if stop or _has_work(state, intent) else None
+    return intent if drain or _has_work(state, intent) else None
 
 
 def lane_ranges(state: BackfillState, plan: SplitPlan, bitmap: VnodeBitmap, rows: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,24 +18,29 @@ from enum import StrEnum
 from types import FrameType
 from typing import Protocol
 
-from progress.barriers import (
-    ActorFailure,
-    BarrierCollected,
-    CdcTableBackfillProgress,
-    CreateMviewProgress,
-    LocalBarrierEvent,
-    LocalBarrierManager,
-    OtherEvent,
-)
+from consume_upstream.mysql.load import read_held_log
+from progress.barriers import ActorFailure, BarrierCollected, LocalBarrierEvent, LocalBarrierManager
 from progress.state import OWN_REQUEST, BackfillState, Failure, Request, RequestKind
 from vnode_backfill.actions import Performer, Services
 from vnode_backfill.coordinator import Coordinator, Stage, decide
 from vnode_backfill.epoch import Actor
 from vnode_backfill.errors import BackfillError, LawBrokenError
 from vnode_backfill.keys import SplitPlan
-from vnode_backfill.protocol import ActorFailed, CommitEpoch, Event, RequestArrived, Started, Stop
+from vnode_backfill.protocol import (
+    ActorFailed,
+    ChangesBuffered,
+    CommitEpoch,
+    EpochMerged,
+    Event,
+    RequestArrived,
+    Started,
+    Stop,
+    event_of,
+)
 
 log = logging.getLogger(__name__)
+_LOOK_AT_LOG = timedelta(seconds=30)
+"""How often the source is asked what it holds of its log: it looks at every file for an answer."""
 
 
 class Watcher(Protocol):
@@ -58,11 +64,14 @@ class BackfillJob:
     def __init__(self, services: Services, state: BackfillState, plan: SplitPlan, watch: Watcher) -> None:
         self._services, self._watch = services, watch
         self._barriers: LocalBarrierManager[Event] = LocalBarrierManager()
-        self._performer = Performer(services, self._barriers, state, plan)
+        self._performer = self._make_performer(services, state, plan)
         retries = services.config.limits.retries
         self._coordinator = Coordinator(saved=state, plan=plan, attempts_allowed=retries)
         self._stop_asked = False
         self._ended = threading.Event()
+
+    def _make_performer(self, services: Services, state: BackfillState, plan: SplitPlan) -> Performer:
+        return Performer(services, self._barriers, state, plan)
 
     def run(self, until: Until) -> tuple[BackfillState, Failure | None]:
         """Run to the end; the failure is what stopped it, if anything did."""
@@ -92,23 +101,30 @@ class BackfillJob:
             self._performer.wake()
 
     def _take(self, event: LocalBarrierEvent[Event]) -> None:
+        """Count what metrics and faces want to know of it, and let it happen."""
         match event:
-            case BarrierCollected(result=result) | OtherEvent(event=result):
-                self._happen(result)
+            case BarrierCollected(result=ChangesBuffered(kept=kept, newest=newest)):
+                self._services.metrics.observe_buffered(kept)
+                self._performer.seen.newest = max(self._performer.seen.newest, newest)
+            case BarrierCollected(result=EpochMerged(changes=changes)):
+                self._services.metrics.observe_merged(changes)
             case ActorFailure(error=error, attempt=attempt):
                 log.warning("actor failed actor=%s attempt=%d error=%s", event.actor, attempt, error.message)
                 self._services.metrics.observe_retry(event.actor)
-                self._happen(ActorFailed(error, attempt))
-            case CreateMviewProgress() | CdcTableBackfillProgress():
+            case _:
                 pass
+        self._happen(event_of(event))
 
     def _happen(self, event: Event) -> None:
+        ended = self._coordinator.saved.epoch
         try:
             self._coordinator, actions = decide(self._coordinator, event)
         except LawBrokenError as error:
             # A bug of ours: stop with the reason in the state, before anything more is ordered.
             self._coordinator, actions = decide(self._coordinator, ActorFailed(error, self._coordinator.attempt))
         performer = self._performer
+        if self._coordinator.saved.epoch > ended:
+            self._services.metrics.observe_epoch(Actor.DRIVER, time.monotonic() - performer.pace.epoch_began)
         performer.state, performer.plan = self._coordinator.saved, self._coordinator.plan
         performer.attempt = self._coordinator.attempt
         for action in actions:
@@ -141,7 +157,7 @@ class BackfillJob:
             (lease_every, self._renew),
             (timedelta(seconds=1), self._look_for_requests),
             (timedelta(seconds=5), self._measure),
-            (timedelta(seconds=30), self._measure_source),
+            (_LOOK_AT_LOG, self._measure_source),
         ]
         if self._services.throttle is not None and self._services.throttle.has_checks:
             # Once before anything is read: a source that is busy at the start is not read at all.
@@ -173,7 +189,7 @@ class BackfillJob:
     def _check_throttle(self) -> None:
         throttle, seen = self._services.throttle, self._performer.seen
         if throttle is not None:
-            seen.throttled_by = throttle.reason()
+            seen.throttled_by = throttle.reason(self._performer.source)
             if seen.throttled_by:
                 every = self._services.config.limits.throttle.every.total_seconds()
                 self._services.metrics.observe_throttled(seen.throttled_by.split(" is ")[0], every)
@@ -185,9 +201,9 @@ class BackfillJob:
         seen.asked = snapshot.asked if snapshot else ()
 
     def _measure_source(self) -> None:
-        throttle = self._services.throttle
-        if throttle is not None:
-            self._performer.seen.held_bytes = throttle.held_log_bytes()
+        with self._performer.source.connection() as connection:
+            held = read_held_log(connection)
+        self._performer.seen.held_log = held
 
     def _look_for_requests(self) -> None:
         found = self._services.store.unacknowledged(self._coordinator.saved)

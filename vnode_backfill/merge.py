@@ -22,6 +22,7 @@ so that no process has to hold more than its share.
 
 A sink that cannot look up what a read has written (`needs_window`) is given every change that counts, with its before image, and
 finds out by itself what the states in between may have left behind.
+Where keys are text the driver finds them, share by share: their order must be asked for.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from consume_upstream.buffer import BufferFile, BufferReader, ChangeBuffer
-from consume_upstream.key_order import KeyOrder
+from consume_upstream.key_order import KeyOrder, LendSession
 from consume_upstream.mark import MarkView, mark_chunk, merge_view
 from consume_upstream.offset import CdcOffset
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state import BackfillState
+from progress.task_progress import TaskProgress
 from vnode_backfill.bitmap import VnodeBitmap
 from vnode_backfill.change import FILE, OFFSET_COLUMNS, POS, ROW, Mark
 from vnode_backfill.delta_files import Storage
@@ -52,7 +54,7 @@ from vnode_backfill.protocol import MergeEpoch
 from vnode_backfill.sinks import Sink, TaskRunner, Weighing
 from vnode_backfill.sinks.changes import Changes, MemoryChanges, StagedChanges, StagedFile, clear_staged, stage
 from vnode_backfill.tasks import run_tasks
-from vnode_backfill.vnode import VnodeId
+from vnode_backfill.vnode import KeyKind, VnodeId
 
 Ints = npt.NDArray[np.int64]
 Item = TypeVar("Item")
@@ -78,17 +80,25 @@ class MergeWindow:
     upto: CdcOffset
     every_change: bool = False
 
-    def changes(self, reader: BufferReader, files: Sequence[BufferFile]) -> pa.Table:
-        """The changes of the files that count: one per key, or with `every_change` all of them with their offsets."""
-        with KeyOrder(self.table, self.plan) as order:
+    def changes(
+        self,
+        reader: BufferReader,
+        files: Sequence[BufferFile],
+        progress: TaskProgress | None = None,
+        lend: LendSession | None = None,
+    ) -> pa.Table:
+        """The changes of the files that count: one per key, or with `every_change` all of them with their offsets.
+
+        `progress` is told how many were looked at.
+        """
+        batches = _batches(reader, files, progress)
+        with KeyOrder(self.table, self.plan, lend) as order:
             if self.every_change:
                 schema = _wide_schema(reader.schema)
-                counted = counted_changes(
-                    _batches(reader, files), schema, self.plan, self.view, self.applied, self.upto, order.weights
-                )
+                counted = counted_changes(batches, schema, self.plan, self.view, self.applied, self.upto, order.weights)
                 return pa.concat_tables([schema.empty_table(), *counted])
             return changes_to_merge(
-                _batches(reader, files),
+                batches,
                 schema=reader.schema,
                 plan=self.plan,
                 view=self.view,
@@ -98,35 +108,55 @@ class MergeWindow:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class MergeRoute:
+    """From where to where changes go: the source, which orders keys, the buffer that holds them, the sink they are applied to.
+
+    `lend` gives the driver a connection to ask for the order of text keys.
+    """
+
+    table: UpstreamTable
+    buffer: ChangeBuffer
+    sink: Sink
+    lend: LendSession | None = None
+
+
 def merge_epoch(
     spark: SparkSession | None,
-    table: UpstreamTable,
-    sink: Sink,
-    buffer: ChangeBuffer,
+    route: MergeRoute,
     state: BackfillState,
     plan: SplitPlan,
     action: MergeEpoch,
+    progress: Callable[[int], TaskProgress | None] = lambda _part: None,
 ) -> int:
     """Apply the buffered changes that `action` orders; how many were applied. A second call changes nothing.
 
-    `state` is the commit that holds the intent, `plan` the plan of the intent's generation.
+    `state` is the commit that holds the intent, `plan` the plan of the intent's generation. `progress` gives each worker what it
+    tells how far it is with.
     """
-    epoch = action.barrier.epoch
+    epoch, sink, buffer = action.barrier.epoch, route.sink, route.buffer
     applied = {vnode.vnode: vnode.applied for vnode in action.vnodes}
     # Under an extended plan a change may have another vnode than when it was written.
     trusted = Epoch(0) if state.plan_generation == 0 else None
     files = buffer.files(applied, action.upto, plan.vnode_count, trusted_since=trusted)
     if not files or sink.merged(epoch):
         return 0
-    window = MergeWindow(table, plan, merge_view(state, plan), applied, action.upto, sink.needs_window)
+    window = MergeWindow(route.table, plan, merge_view(state, plan), applied, action.upto, sink.needs_window)
     staging = sink.staging
     if spark is None or staging is None or _is_small(files):
-        changes: Changes = MemoryChanges(window.changes(_reader(buffer, window), files), _key(plan))
+        found_here = window.changes(_reader(buffer, window), files, progress(0), route.lend)
+        changes: Changes = MemoryChanges(found_here, _key(plan))
         sink.apply(epoch, changes, SparkTasks(spark.sparkContext) if spark else None)
         return changes.rows
     clear_staged(staging)
     tasks = SparkTasks(spark.sparkContext)
-    changes = _staged(tasks, window, state.assignment, buffer, staging, trusted)
+    lanes = _lanes(window, state.assignment, buffer, staging, trusted, progress)
+    if any(part.kind is KeyKind.TEXT for part in plan.parts):
+        # Each task would hold a connection to ask for the order of keys, beside those of the snapshot.
+        found = [_stage_lane(lane, route.lend) for lane in lanes]
+    else:
+        found = tasks(_stage_lane, lanes)
+    changes = StagedChanges(staging, _key(plan)[0], tuple(file for file in found if file is not None))
     sink.apply(epoch, changes, tasks)
     clear_staged(staging)
     return changes.rows
@@ -161,38 +191,47 @@ class _Lane:
     reader: BufferReader
     files: tuple[BufferFile, ...]
     staging: Storage
+    progress: TaskProgress | None
 
 
-def _staged(
-    tasks: TaskRunner,
+def _lanes(
     window: MergeWindow,
     assignment: Sequence[VnodeBitmap],
     buffer: ChangeBuffer,
     staging: Storage,
     trusted: Epoch | None,
-) -> StagedChanges:
-    """Let each worker find the changes of its vnodes. A key has one vnode, so no key is staged twice."""
+    progress: Callable[[int], TaskProgress | None],
+) -> list[_Lane]:
+    """Each worker finds the changes of its vnodes. A key has one vnode, so no key is staged twice."""
     lanes, reader = [], _reader(buffer, window)
     for number, bitmap in enumerate(assignment):
         applied = {vnode: offset for vnode, offset in window.applied.items() if vnode in bitmap}
         files = buffer.files(applied, window.upto, window.plan.vnode_count, trusted_since=trusted)
         if files:
-            lanes.append(_Lane(number, replace(window, applied=applied), reader, tuple(files), staging))
-    found = tasks(_stage_lane, lanes)
-    return StagedChanges(staging, _key(window.plan)[0], tuple(file for file in found if file is not None))
+            share = replace(window, applied=applied)
+            lanes.append(_Lane(number, share, reader, tuple(files), staging, progress(number)))
+    return lanes
 
 
 def _reader(buffer: ChangeBuffer, window: MergeWindow) -> BufferReader:
     return buffer.reader(before=window.every_change)
 
 
-def _stage_lane(lane: _Lane) -> StagedFile | None:
-    return stage(lane.staging, lane.number, lane.window.changes(lane.reader, lane.files), _key(lane.window.plan))
+def _stage_lane(lane: _Lane, lend: LendSession | None = None) -> StagedFile | None:
+    changes = lane.window.changes(lane.reader, lane.files, lane.progress, lend)
+    return stage(lane.staging, lane.number, changes, _key(lane.window.plan))
 
 
-def _batches(reader: BufferReader, files: Sequence[BufferFile]) -> Iterator[pa.RecordBatch]:
+def _batches(
+    reader: BufferReader, files: Sequence[BufferFile], progress: TaskProgress | None
+) -> Iterator[pa.RecordBatch]:
+    rows = 0
     for file in files:
-        yield from reader.read(file)
+        for batch in reader.read(file):
+            yield batch
+            rows += batch.num_rows
+            if progress is not None:
+                progress.tell(rows)
 
 
 def _key(plan: SplitPlan) -> list[str]:

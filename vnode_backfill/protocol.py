@@ -8,6 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consume_upstream.offset import CdcOffset, LoggedTransaction, VisibleAt
+from progress.barriers import (
+    ActorFailure,
+    BarrierCollected,
+    CdcTableBackfillProgress,
+    CreateMviewProgress,
+    LocalBarrierEvent,
+    OtherEvent,
+)
 from progress.state import BackfillState, Failure, Intent, Request, VnodeState
 from vnode_backfill.epoch import Barrier, Epoch
 from vnode_backfill.errors import BackfillError
@@ -45,6 +53,8 @@ class ChangesBuffered:
     missing: tuple[LoggedTransaction, ...]
     kept: int
     attempt: int = 0
+    newest: int = 0
+    """When the newest change among them was made, in seconds since 1970; 0 where there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +111,19 @@ class EpochRestarted:
 
 Event = (
     Started | RangesRead | ChangesBuffered | EpochMerged | ReceiptsCommitted | PlanExtended | Sampled | StateCommitted
-    | RequestArrived | ActorFailed | EpochRestarted
+    | RequestArrived | ActorFailed | EpochRestarted | CreateMviewProgress | CdcTableBackfillProgress
 )  # fmt: skip
+
+
+def event_of(taken: LocalBarrierEvent[Event]) -> Event:
+    """What the barrier manager hands over, in the coordinator's own words; nothing else reaches the coordinator."""
+    match taken:
+        case BarrierCollected(result=event) | OtherEvent(event=event):
+            return event
+        case ActorFailure(error=error, attempt=attempt):
+            return ActorFailed(error, attempt)
+        case CreateMviewProgress() | CdcTableBackfillProgress():
+            return taken
 
 
 @dataclass(frozen=True, slots=True)

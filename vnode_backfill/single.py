@@ -25,6 +25,7 @@ from pyspark import SparkContext
 from consume_upstream.mysql.server import MySqlTable
 from consume_upstream.mysql.walk import WalkSession, cursor_of
 from progress.single_state import WHOLE_KEY
+from progress.task_progress import TaskProgress
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.delta_files import Storage, read_columns, storage_errors
 from vnode_backfill.epoch import Epoch
@@ -51,6 +52,7 @@ class Stretch:
     attempt: int
     seconds: float
     rows_per_second: float | None = None
+    progress: TaskProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,8 @@ class _Walker:
                 self.rows += batch.num_rows
                 self.after = cursor_of(self._definition, batch)
                 yield batch
+                if self._stretch.progress is not None:
+                    self._stretch.progress.tell(self.rows)
 
     @property
     def _query_rows(self) -> int:

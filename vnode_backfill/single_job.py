@@ -22,6 +22,7 @@ from progress.single_state import WHOLE_KEY, Walk, rows_left, shown, walk_plan
 from progress.single_store import SingleStore
 from progress.state import FORGOTTEN, BackfillState, Controls, Failure, Phase, new_state
 from progress.store import StateStore
+from progress.task_progress import ReadBefore
 from vnode_backfill import opening
 from vnode_backfill.actions import Performer, Services
 from vnode_backfill.bitmap import split_evenly
@@ -155,8 +156,11 @@ class SingleJob(BackfillJob):
         plan: SplitPlan,
         watch: Watcher,
     ) -> None:
+        self._table, self._store = table, store
         super().__init__(services, state, plan, watch)
-        self._performer = WalkPerformer(services, self._barriers, state, plan, table, store)
+
+    def _make_performer(self, services: Services, state: BackfillState, plan: SplitPlan) -> Performer:
+        return WalkPerformer(services, self._barriers, state, plan, self._table, self._store)
 
 
 class WalkPerformer(Performer):
@@ -192,11 +196,13 @@ class WalkPerformer(Performer):
         appended, _ = self.services.sink.landed_reads(barrier.epoch)
         landed = self._landed(appended or ())
         limit = self.state.controls.rows_per_second
+        self._progress.reading(ReadBefore(self.state.ranges, len(self.plan.ranges), self.state.rows))
         return landed or CdcBackfillExecutor(self.services.spark.sparkContext).walk(
             Stretch(
                 table=self._table, writer=self.services.sink.writer(), after=self._store.walk.last_key,
                 epoch=barrier.epoch, attempt=barrier.attempt, seconds=self._epoch_seconds,
                 rows_per_second=float(limit) if limit else None,
+                progress=self._progress.of_task(Actor.SNAPSHOT, barrier, 0),
             )
         )  # fmt: skip
 

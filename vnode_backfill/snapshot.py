@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from pyspark import SparkContext
 
 from consume_upstream.key_order import KeyOrder
 from consume_upstream.upstream_table import UpstreamSession, UpstreamTable
+from progress.task_progress import TaskProgress
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import KeyOrderError
 from vnode_backfill.keys import PlannedRange, SplitPlan
@@ -46,6 +48,7 @@ class Lane:
     attempt: int
     seconds: float
     rows_per_second: float | None = None
+    progress: TaskProgress | None = None
 
 
 def read_ranges(spark: SparkContext, lanes: Sequence[Lane]) -> list[ReadReceipt]:
@@ -92,16 +95,30 @@ class VnodeStream:
         self._ends = clock() + lane.seconds
         self._budget = RowBudget(lane.rows_per_second, clock)
         self._positions = {planned.ordinal: position for position, planned in enumerate(lane.plan.ranges)}
+        self._rows_read = 0
 
     def receipts(self) -> Iterator[ReadReceipt]:
         """A receipt per range that was read to its end; at least one range is read."""
         lane = self._lane
-        with lane.table.session() as session, KeyOrder(lane.table, lane.plan) as order:
+        with lane.table.session() as session, KeyOrder(lane.table, lane.plan, lambda: nullcontext(session)) as order:
             for number, planned in enumerate(lane.ranges):
                 if number and self._clock() >= self._ends:
                     return
                 batches = self._checked(planned, order, self._rows(session, planned))
-                yield lane.writer.write(lane.epoch, planned.ordinal, lane.attempt, batches)
+                receipt = lane.writer.write(lane.epoch, planned.ordinal, lane.attempt, self._told(number, batches))
+                self._tell(number + 1)
+                yield receipt
+
+    def _told(self, ranges: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches; after each one the driver is told how far this lane is, `ranges` of them to their end."""
+        for batch in batches:
+            yield batch
+            self._rows_read += batch.num_rows
+            self._tell(ranges)
+
+    def _tell(self, ranges: int) -> None:
+        if self._lane.progress is not None:
+            self._lane.progress.tell(self._rows_read, ranges)
 
     def _rows(self, session: UpstreamSession, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
         if self._budget.rate is None:
@@ -129,22 +146,30 @@ class VnodeStream:
         self, planned: PlannedRange, order: KeyOrder, batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         """The same batches, each proven to lie in its range. Rows come in the server's order, so for text, whose order must be
-        asked for, the first and the last key of a batch prove the rest."""
+        asked for, the first and the last key of a batch prove the rest; they are asked for when the range is read, because the
+        lane's one connection is busy until then. No receipt exists before this has ended."""
         text = any(part.kind is KeyKind.TEXT for part in self._lane.plan.parts)
+        probes: list[pa.RecordBatch] = []
         for batch in batches:
-            if batch.num_rows:
-                probe = batch.take(pa.array(sorted({0, batch.num_rows - 1}))) if text else batch
-                keys = _key_columns(self._lane, probe)
-                positions, _ = order.places(keys)
-                wrong = (positions != self._positions[planned.ordinal]).nonzero()[0]
-                if len(wrong):
-                    key = keys_of(self._lane.plan.parts, [column.slice(int(wrong[0]), 1) for column in keys])[0]
-                    raise KeyOrderError(
-                        f"key {key!r} was read from range {planned.ordinal} but belongs elsewhere in the plan",
-                        detail=f"The range is {planned.range}. The server orders this key differently from the client.",
-                        hint="Set `executor: single`, which walks the key in the server's own order.",
-                    )
+            if batch.num_rows and text:
+                probes.append(batch.take(pa.array(sorted({0, batch.num_rows - 1}))))
+            elif batch.num_rows:
+                self._check(planned, order, batch)
             yield batch
+        for probe in probes:
+            self._check(planned, order, probe)
+
+    def _check(self, planned: PlannedRange, order: KeyOrder, batch: pa.RecordBatch) -> None:
+        keys = _key_columns(self._lane, batch)
+        positions, _ = order.places(keys)
+        wrong = (positions != self._positions[planned.ordinal]).nonzero()[0]
+        if len(wrong):
+            key = keys_of(self._lane.plan.parts, [column.slice(int(wrong[0]), 1) for column in keys])[0]
+            raise KeyOrderError(
+                f"key {key!r} was read from range {planned.ordinal} but belongs elsewhere in the plan",
+                detail=f"The range is {planned.range}. The server orders this key differently from the client.",
+                hint="Set `executor: single`, which walks the key in the server's own order.",
+            )
 
 
 def _key_columns(lane: Lane, batch: pa.RecordBatch) -> list[pa.Array]:

@@ -8,6 +8,7 @@ with exit code 2.
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
@@ -32,12 +33,14 @@ def rescale(config: Config, *, workers: int | None, bitmaps: Sequence[str]) -> i
     store, loaded = _job(config)
     if bitmaps:
         assignment = _assignment(bitmaps, loaded.record.vnode_count)
+        _warn_of_slots(config, len(assignment))
         return _ask(
             store, Request(0, RequestKind.RESCALE, assignment=assignment), f"{len(assignment)} workers, as given"
         )
     if workers is None:
         raise ConfigError("rescale needs --workers or --bitmap", hint="For example: rescale --workers 8")
     split_evenly(loaded.record.vnode_count, workers)
+    _warn_of_slots(config, workers)
     return _ask(store, Request(0, RequestKind.RESCALE, workers=workers), f"{workers} workers")
 
 
@@ -76,7 +79,12 @@ def resnapshot(config: Config, *, only: str | None, where_key: str | None, every
         return _ask(store, request, "the whole table, keys that came after planning included")
     if only is not None:
         vnodes = frozenset(VnodeBitmap.parse(only, count))
-        return _ask(store, Request(0, RequestKind.RESNAPSHOT, vnodes=vnodes), f"{len(vnodes)} vnodes")
+        ranges = sum(planned.vnode in vnodes for planned in loaded.plan.ranges)
+        print(
+            f"the {ranges} planned ranges of {len(vnodes)} vnodes are read again. Keys that came after planning are in no range: they "
+            "are left as they are; `--all`, or `--where-key` beyond the plan, covers them too"
+        )
+        return _ask(store, Request(0, RequestKind.RESNAPSHOT, vnodes=vnodes), f"{len(vnodes)} vnodes, {ranges} ranges")
     low, high = _stretch(config, loaded.plan, where_key or "")
     ordinals = frozenset(p.ordinal for p in loaded.plan.ranges if _meets(p.range.low, p.range.high, low, high))
     outside = _reaches_outside(loaded.plan, low, high)
@@ -122,6 +130,18 @@ def _job(config: Config) -> tuple[StateStore, Loaded]:
     if loaded is None:
         raise StateError(f"there is no job {config.job} in {config.state.path}", hint="Check job and state.path.")
     return store, loaded
+
+
+def _warn_of_slots(config: Config, workers: int) -> None:
+    """More workers than the running session has room for are no error: they take turns. Whoever asks should know."""
+    slots = read_report(config).observed.task_slots
+    needed = workers + config.limits.log_readers + 1
+    if slots is not None and slots < needed:
+        print(
+            f"warning: {workers} workers, {config.limits.log_readers} log readers and the merge need {needed} task slots at the same "
+            f"time; the running session has {slots}, so they wait in turn and epochs become longer",
+            file=sys.stderr,
+        )
 
 
 def _ask(store: StateStore, request: Request, what: str) -> int:

@@ -7,21 +7,21 @@ cannot be made counts as over its limit, because not knowing is no reason to pus
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from pymysql.connections import Connection
 
 from consume_upstream.mysql.connection import SourceAddress
-from consume_upstream.mysql.load import held_log_bytes, query_number, replica_lag, threads_running
+from consume_upstream.mysql.driver_source import DriverSource
+from consume_upstream.mysql.load import query_number, replica_lag, threads_running
 from consume_upstream.mysql.server import MySqlTable
 from vnode_backfill.config import ThrottleConfig
 from vnode_backfill.errors import SourceError
 
 
 class SourceThrottle:
-    """The configured checks; one connection at a time, opened for each round."""
+    """The configured checks, asked over one of the driver's own connections; replicas are asked over one each, opened for each round."""
 
     def __init__(self, config: ThrottleConfig, table: MySqlTable) -> None:
         self._config, self._table = config, table
@@ -31,25 +31,21 @@ class SourceThrottle:
         config = self._config
         return bool(config.threads_running or config.flag_file or config.queries or config.replicas)
 
-    def reason(self) -> str:
+    def reason(self, source: DriverSource) -> str:
         """The first check that is over its limit, in words; empty if the snapshot may go on."""
         try:
-            return next(self._over(), "")
+            return next(self._over(source), "")
         except SourceError as error:
             return f"a throttle check failed: {error.message}"
 
-    def held_log_bytes(self) -> int | None:
-        """How many bytes of log the source holds now."""
-        with closing(self._table.connect()) as connection:
-            return held_log_bytes(connection)
-
-    def _over(self) -> Iterator[str]:
+    def _over(self, source: DriverSource) -> Iterator[str]:
         flag = self._config.flag_file
         if flag and Path(flag).exists():
             yield f"the flag file {flag} exists"
         if self._config.threads_running or self._config.queries:
-            with closing(self._table.connect()) as connection:
-                yield from self._over_on_source(connection)
+            with source.connection() as connection:
+                found = tuple(self._over_on_source(connection))
+            yield from found
         for replica in self._config.replicas:
             address: SourceAddress = replace(self._table.address, host=replica.host, port=replica.port)
             lag = replica_lag(address)

@@ -12,10 +12,9 @@ import sys
 import time
 from dataclasses import replace
 
-from progress.alerts import Retention
 from progress.metrics import CdcBackfillMetrics, MetricsReporter
 from progress.observed import ObservedFile, ObservedReporter
-from progress.report import Estimates, Observed, RateWindow, Report, Retry, Subject, report_of
+from progress.report import NOTHING_IN_HAND, Estimates, Observed, RateWindow, Report, Retry, Subject, report_of
 from progress.reporters import Reporter, Reporters, load_reporters
 from progress.terminal import open_view
 from progress.web import open_web
@@ -71,14 +70,18 @@ class Watch:
         changed = coordinator.saved.revision != self._revision or coordinator.last_error is not self._error
         if now - self._shown_at >= _SHOW_EVERY or changed:
             self._shown_at, self._revision, self._error = now, coordinator.saved.revision, coordinator.last_error
-            self._rates = self._rates.add(now, coordinator.saved.rows)
+            self._rates = self._rates.add(now, coordinator.saved.rows + coordinator.in_hand.rows)
             self._show(self._report(coordinator, performer))
 
     def close(self, coordinator: Coordinator, performer: Performer) -> None:
         """Show the end and close every face."""
         report = self._report(coordinator, performer)
         ended = report_of(
-            self._subject, self._estimates, coordinator.saved, replace(report.observed, driver=""), at_least=self._best
+            self._subject,
+            self._estimates,
+            coordinator.saved,
+            replace(report.observed, driver="", in_hand=NOTHING_IN_HAND),
+            at_least=self._best,
         )
         self._show(ended)
         self._faces.close()
@@ -100,6 +103,8 @@ class Watch:
             driver=self._driver,
             retry=Retry(coordinator.attempt, error.message) if error else None,
             asked=seen.asked,
+            in_hand=coordinator.in_hand,
+            task_slots=performer.task_slots,
         )
-        self._metrics.observe_retention(Retention(seen.held_bytes, seen.retention_seconds))
+        self._metrics.observe_retention(seen.retention(coordinator.saved.written))
         return report_of(self._subject, self._estimates, coordinator.saved, observed, at_least=self._best)

@@ -5,7 +5,7 @@ Nothing here decides: a setting that is missing on a server is None, and so is a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pymysql.connections import Connection
@@ -15,7 +15,15 @@ from consume_upstream.mysql.session import Cell, Flavour, ServerIdentity, ask
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.errors import SourceError, SourceLostError
 
-__all__ = ["ForeignKey", "LogFile", "ServerFacts", "TableProfile", "read_server_facts", "read_table_profile"]
+__all__ = [
+    "ForeignKey",
+    "LogFile",
+    "ServerFacts",
+    "TableProfile",
+    "log_kept_seconds",
+    "read_server_facts",
+    "read_table_profile",
+]
 
 _SETTINGS = (
     "version", "server_id", "log_bin", "binlog_format", "binlog_row_image", "binlog_row_value_options",
@@ -24,6 +32,7 @@ _SETTINGS = (
     "binlog_transaction_compression", "log_bin_compress", "rpl_semi_sync_master_enabled",
     "rpl_semi_sync_source_enabled", "read_only", "binlog_order_commits", "lower_case_table_names",
 )  # fmt: skip
+_RETENTION = ("binlog_expire_logs_seconds", "expire_logs_days", "binlog_expire_logs_auto_purge")
 _TABLE = """
     SELECT ENGINE AS engine, TABLE_ROWS AS `rows`, AVG_ROW_LENGTH AS row_bytes, DATA_LENGTH AS bytes
     FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"""
@@ -163,9 +172,14 @@ def read_table_profile(connection: Connection, identity: ServerIdentity, definit
     )
 
 
-def _settings(connection: Connection) -> dict[str, str]:
-    names = ", ".join(["%s"] * len(_SETTINGS))
-    rows = ask(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", _SETTINGS)
+def log_kept_seconds(connection: Connection) -> int | None:
+    """For how long the server keeps a file of its log; None if files are never removed by age."""
+    return _retention(_settings(connection, _RETENTION))
+
+
+def _settings(connection: Connection, wanted: Sequence[str] = _SETTINGS) -> dict[str, str]:
+    names = ", ".join(["%s"] * len(wanted))
+    rows = ask(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", wanted)
     return {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass
 
 from pymysql.connections import Connection
 
 from consume_upstream.mysql.connection import SourceAddress, connect
+from consume_upstream.mysql.facts import log_kept_seconds
 from consume_upstream.mysql.session import ask, identify
-from vnode_backfill.errors import SourceError
+from vnode_backfill.errors import SourceError, SourceLostError
 
 
 def threads_running(connection: Connection) -> float:
@@ -39,9 +41,33 @@ def replica_lag(address: SourceAddress) -> float:
     return float(str(lag))
 
 
-def held_log_bytes(connection: Connection) -> int | None:
-    """How many bytes of log the server holds; None where the account may not ask."""
+@dataclass(frozen=True, slots=True)
+class HeldLog:
+    """What the server holds of its log: (number, size) of each file, oldest first, and for how long it keeps a file."""
+
+    files: tuple[tuple[int, int], ...]
+    kept_seconds: float | None
+
+    def bytes_before(self, number: int, pos: int) -> int:
+        """How much of the held log lies before a point; less than nothing if the point itself is gone."""
+        oldest = self.files[0][0]
+        if number < oldest:
+            return -1
+        return sum(size for each, size in self.files if each < number) + pos
+
+    def bytes_after(self, number: int, pos: int) -> int:
+        """How much of the held log lies behind a point."""
+        size = dict(self.files).get(number, pos)
+        return max(0, size - pos) + sum(size for each, size in self.files if each > number)
+
+
+def read_held_log(connection: Connection) -> HeldLog | None:
+    """None where the account may not ask, or nothing is logged."""
     try:
-        return sum(int(str(row["File_size"])) for row in ask(connection, "SHOW BINARY LOGS"))
+        rows = ask(connection, "SHOW BINARY LOGS")
+    except SourceLostError:
+        raise
     except SourceError:
         return None
+    files = [(int(str(row["Log_name"]).rpartition(".")[2]), int(str(row["File_size"]))) for row in rows]
+    return HeldLog(tuple(sorted(files)), log_kept_seconds(connection)) if files else None

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pymysql.connections import Connection
@@ -34,7 +35,10 @@ from consume_upstream.mysql.sql import quoted
 from consume_upstream.offset import CdcOffset, Visibility, VisibleAt, VisibleGtids
 from vnode_backfill.errors import SourceError
 
-__all__ = ["LogQuestions"]
+__all__ = ["Lend", "LogQuestions"]
+
+Lend = Callable[[], AbstractContextManager[Connection]]
+"""Gives a connection for the time of a `with` block."""
 
 # The server makes its list of transactions anew only when nobody has read it for 0.1 s.
 _POLL_SECONDS = 0.15
@@ -53,10 +57,10 @@ class _Transaction:
 
 @dataclass(frozen=True, slots=True)
 class LogQuestions:
-    """Asks one server about its log; opens connections as needed and leaves none open."""
+    """Asks one server about its log; takes connections as needed, two at most, and keeps none."""
 
-    connect: Callable[[], Connection]
-    connect_writable: Callable[[], Connection]
+    connect: Lend
+    connect_writable: Lend
     identity: ServerIdentity
     watermark_table: str | None = None
     deadline_seconds: float = 60.0

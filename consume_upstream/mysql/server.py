@@ -17,7 +17,7 @@ from consume_upstream.mysql.definition import read_definition
 from consume_upstream.mysql.events import LogPosition
 from consume_upstream.mysql.facts import ServerFacts, TableProfile, read_server_facts, read_table_profile
 from consume_upstream.mysql.log_reader import LogBatch, read_log
-from consume_upstream.mysql.positions import LogQuestions
+from consume_upstream.mysql.positions import Lend, LogQuestions
 from consume_upstream.mysql.resultset import ZeroDates
 from consume_upstream.mysql.session import ServerIdentity, check_server, identify
 from consume_upstream.mysql.snapshot import SnapshotReader
@@ -101,13 +101,13 @@ class MySqlTable:
         return closing(MySqlSession(self))
 
     def written_offset(self) -> CdcOffset:
-        return self._log_questions().written_offset()
+        return self.log_questions().written_offset()
 
     def visible_offset(self) -> Visibility:
-        return self._log_questions().visible_offset()
+        return self.log_questions().visible_offset()
 
     def first_offset(self) -> CdcOffset:
-        return self._log_questions().first_offset()
+        return self.log_questions().first_offset()
 
     def log_stretches(self, after: CdcOffset, upto: CdcOffset) -> list[tuple[CdcOffset, CdcOffset]]:
         """`(after, upto]` cut where a file of the log begins, which is where a transaction begins."""
@@ -136,9 +136,10 @@ class MySqlTable:
         )
         return (batch.shifted(era_shift(self.era)) for batch in batches) if self.era else batches
 
-    def _log_questions(self) -> LogQuestions:
+    def log_questions(self, connect: Lend | None = None) -> LogQuestions:
+        """Asked over connections of their own, or over those that `connect` lends."""
         return LogQuestions(
-            connect=self.connect,
+            connect=connect or self.connect,
             connect_writable=partial(self._connect, read_only=False),
             identity=self.identity,
             watermark_table=self.watermark_table,
@@ -155,10 +156,10 @@ def _between(after: CdcOffset, upto: CdcOffset) -> range:
 class MySqlSession:
     """One connection to one table: its rows and its keys, in the server's own order."""
 
-    def __init__(self, table: MySqlTable) -> None:
+    def __init__(self, table: MySqlTable, connection: Connection | None = None) -> None:
         self._table = table
         self.definition = table.definition
-        self._connection = table.connect()
+        self._connection = table.connect() if connection is None else connection
         try:
             self._reader = SnapshotReader(self._connection, table.definition, zero_dates=table.zero_dates)
         except SourceError:

@@ -38,7 +38,8 @@ class ServerIdentity:
 
 def ask(connection: Connection, statement: str, values: Sequence[object] = ()) -> list[Mapping[str, Cell]]:
     """The rows of a small answer, by column name."""
-    with source_errors(f"asking {' '.join(statement.split())[:200]!r}"), connection.cursor(DictCursor) as cursor:
+    attempt = f"asking {connection.host}:{connection.port} {' '.join(statement.split())[:200]!r}"
+    with source_errors(attempt), connection.cursor(DictCursor) as cursor:
         cursor.execute(statement, tuple(values) if values else None)
         return list(cursor.fetchall())
 

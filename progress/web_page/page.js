@@ -100,9 +100,11 @@ function showHead(report) {
   const bar = byId("bar");
   bar.setAttribute("aria-valuenow", report.percent);
   byId("bar-fill").style.width = `${report.percent}%`;
+  byId("bar-in-hand").style.width = `${report.in_hand.percent}%`;
   set("rows", count(report.rows));
   const done = report.ranges === report.ranges_total && report.phase !== "planning";
-  set("rows-of", done ? "rows read" : `of about ${count(report.estimated_rows)} rows`);
+  const more = report.in_hand.rows ? ` · ${count(report.in_hand.rows)} more in hand` : "";
+  set("rows-of", (done ? "rows read" : `of about ${count(report.estimated_rows)} rows`) + more);
 }
 
 function showFacts(report) {

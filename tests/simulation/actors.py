@@ -15,11 +15,12 @@ from consume_upstream import mark as marking
 from consume_upstream import offset as offsets
 from consume_upstream.mark import OUTSIDE, MarkView
 from consume_upstream.offset import CdcOffset
+from progress.barriers import CdcTableBackfillProgress, CreateMviewProgress
 from progress.state import BackfillState, Intent
 from tests.simulation.source import ModelSource, RowChange
 from tests.simulation.world import BufferedChange, BufferReceipt, ModelSink, ModelStore, ReadReceipt, WrongError
 from vnode_backfill.change import ChangeOp, Mark
-from vnode_backfill.epoch import Epoch
+from vnode_backfill.epoch import Actor, Epoch
 from vnode_backfill.intent import Sample
 from vnode_backfill.keys import Bound, PlannedRange, SplitPlan, bound_of
 from vnode_backfill.plan import Answer, EstimateRows, NextBound, TableFacts, extend_plan, make_plan, plan_bounds
@@ -112,9 +113,18 @@ class Driver:
             yield None
             rows |= self.source.read(frozenset(keys[cut:]))
             receipts[-1] = ReadReceipt(ordinal, tuple(sorted(rows.items())))
+            yield self.progress(action, receipts)
         self.read = tuple(receipts)
         yield None
         yield RangesRead(epoch, range_receipts(receipts), action.barrier.attempt)
+
+    def progress(self, action: ReadRanges, receipts: list[ReadReceipt]) -> Event | None:
+        """Told now and then: datagrams are lost, and one may be of an attempt that is over."""
+        if self.random.random() < 0.5:
+            return None
+        rows = self.saved.rows + sum(len(receipt.rows) for receipt in receipts)
+        ranges, total = self.saved.ranges + len(receipts), len(self.plan.ranges)
+        return CdcTableBackfillProgress(action.barrier.epoch, ranges, total, rows, action.barrier.attempt)
 
     def commit_receipts(self, action: CommitReceipts) -> Steps:
         epoch = action.barrier.epoch
@@ -139,6 +149,7 @@ class Driver:
             view = marking.upstream_view(self.saved, plan, visible)
             kept = self.kept(action.after, intent, plan, view)
             receipt = BufferReceipt(visible, missing, len(kept))
+            yield CreateMviewProgress(Actor.UPSTREAM, epoch, len(kept), action.barrier.attempt)
             self.store_changes(epoch, kept, receipt)
         yield None
         yield ChangesBuffered(epoch, receipt.visible, receipt.missing, receipt.kept, action.barrier.attempt)
@@ -164,7 +175,7 @@ class Driver:
         assert self.saved.intent is not None
         plan = self.plan.at(self.saved.intent.plan_generation)
         changes = self.changes_to_merge(action, plan)
-        yield None
+        yield CreateMviewProgress(Actor.MERGE, action.barrier.epoch, len(changes), action.barrier.attempt)
         self.sink.merge(self.app("merge"), action.barrier.epoch, changes)
         yield None
         yield EpochMerged(action.barrier.epoch, len(changes), action.barrier.attempt)

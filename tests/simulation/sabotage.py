@@ -22,7 +22,7 @@ from tests.simulation.actors import Driver, Steps
 from tests.simulation.simulator import Simulation
 from tests.simulation.source import ModelSource
 from tests.simulation.world import BufferedChange, BufferReceipt, ReadReceipt
-from vnode_backfill import another_log, coordinator, intent, protocol
+from vnode_backfill import another_log, coordinator, epoch_end, intent, protocol
 from vnode_backfill.change import ChangeOp, Mark
 from vnode_backfill.epoch import Barrier, BarrierKind, Epoch
 from vnode_backfill.keys import PlannedRange, SplitPlan
@@ -77,6 +77,7 @@ _upstream_view = marking.upstream_view
 _readable = intent._readable
 _rescaled = intent._rescaled
 _set_back = intent._set_back
+_honoured = coordinator._honoured
 _work = coordinator._work
 
 
@@ -133,6 +134,10 @@ def _state_reset(state: BackfillState, plan: SplitPlan, request: states.Request)
         for v in after.vnodes
     )  # fmt: skip
     return replace(after, vnodes=vnodes)
+
+
+def _without_a_drain(state: coordinator.Coordinator, *, last: bool, drained: bool) -> tuple[states.Request, ...]:
+    return _honoured(state, last=last, drained=True)
 
 
 def _open_last_range(vnode_plan: Callable[..., SplitPlan]) -> Callable[..., SplitPlan]:
@@ -308,7 +313,7 @@ SABOTAGES: dict[str, Sabotage] = {
     "rule 4: written offset sampled before reads end": Sabotage(driver=_SamplesEarly),
     "rule 5: a vnode merges one epoch too early": Sabotage(patches=((intent, "mergeable", _merge_too_early),)),
     "rule 5: merge goes past the buffer": Sabotage(
-        patches=((intent, "merge_bound", _merge_past_the_buffer), (coordinator, "merge_bound", _merge_past_the_buffer))
+        patches=tuple((module, "merge_bound", _merge_past_the_buffer) for module in (intent, coordinator, epoch_end))
     ),
     "rule 6: a visibility with holes": Sabotage(patches=((offsets, "resolve", _with_holes),)),
     "rule 7: changes outside the plan are dropped": Sabotage(patches=((marking, "upstream_view", _outside_too),)),
@@ -326,6 +331,7 @@ SABOTAGES: dict[str, Sabotage] = {
     "low watermark from the written offset": Sabotage(patches=((offsets, "resolve", _written_prefix),)),
     "a delete dropped for an unfinished vnode": Sabotage(driver=_DropsDeletes),
     "offset committed before the buffer": Sabotage(driver=_ReportsBeforeWriting),
+    "bitmaps change before the merge is drained": Sabotage(patches=((coordinator, "_honoured", _without_a_drain),)),
     "a vnode's state reset by a rescale": Sabotage(patches=((intent, "_rescaled", _state_reset),)),
     "a range read twice": Sabotage(driver=_ReadsTwice),
     "an unread range counted as read": Sabotage(driver=_CountsUnread),

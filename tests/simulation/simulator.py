@@ -12,6 +12,7 @@ from random import Random
 
 from consume_upstream.gtid import GtidSet
 from consume_upstream.offset import VisibleAt
+from progress.barriers import CdcTableBackfillProgress, CreateMviewProgress, LocalBarrierManager
 from progress.state import BackfillState, Phase, Request, RequestKind, new_state
 from tests.simulation.actors import Driver, Steps, extended, place, planned
 from tests.simulation.source import Flavour, ModelSource
@@ -19,10 +20,27 @@ from tests.simulation.world import ModelSink, ModelStore, WrongError
 from vnode_backfill.another_log import begun_again, moved_to, seen_beyond
 from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.coordinator import Coordinator, Stage, decide
+from vnode_backfill.epoch import Actor, Barrier, BarrierKind
 from vnode_backfill.errors import BackfillError, SourceLostError
 from vnode_backfill.keys import SplitPlan
-from vnode_backfill.protocol import Action, ActorFailed, Event, RequestArrived, RestartEpoch, Started
+from vnode_backfill.protocol import (
+    Action,
+    ChangesBuffered,
+    EpochMerged,
+    Event,
+    InjectBarrier,
+    RangesRead,
+    RequestArrived,
+    RestartEpoch,
+    Started,
+    event_of,
+)
 from vnode_backfill.vnode import VnodeId
+
+PROGRESS = (CdcTableBackfillProgress, CreateMviewProgress)
+ACTORS: dict[type[Event], Actor] = {
+    RangesRead: Actor.SNAPSHOT, ChangesBuffered: Actor.UPSTREAM, EpochMerged: Actor.MERGE,
+}  # fmt: skip
 
 
 @dataclass
@@ -103,6 +121,7 @@ class Simulation:
         plan = self._plan_of(state)
         self.driver = self.make_driver(self.random, self.source, self.sink, self.store, self.job, state, plan)
         self.coordinator = Coordinator(saved=state, plan=plan, attempts_allowed=1000)
+        self.barriers: LocalBarrierManager[Event] = LocalBarrierManager()
         self._happen(Started())
         acknowledged = {a.request for a in state.acknowledged}
         for request in self.requests:
@@ -112,12 +131,17 @@ class Simulation:
     def _happen(self, event: Event) -> None:
         before = self.coordinator.saved
         self.coordinator, actions = decide(self.coordinator, event)
+        if isinstance(event, PROGRESS) and (actions or self.coordinator.saved is not before):
+            raise WrongError(f"{event} was decided on: {actions}")
         self._say(f"{type(event).__name__} -> {self.coordinator.stage} {[type(a).__name__ for a in actions]}")
         if self.coordinator.saved is not before:
             self.driver.saved, self.driver.plan = self.coordinator.saved, self.coordinator.plan
             self.commits += 1
             self._check_live_vnodes()
+            self._check_bitmaps(before)
         for action in actions:
+            if isinstance(action, InjectBarrier):
+                self.barriers.inject(action.barrier)
             if isinstance(action, RestartEpoch):
                 self.outstanding.clear()
             self.outstanding.append(Outstanding(action, self.driver.perform(action)))
@@ -149,8 +173,24 @@ class Simulation:
             self.outstanding.remove(chosen)
             return
         if event is not None:
-            self.outstanding.remove(chosen)
-            self._happen(event)
+            if not isinstance(event, PROGRESS):
+                self.outstanding.remove(chosen)
+            self._report(event)
+
+    def _report(self, event: Event) -> None:
+        """Everything that actors say goes through the barrier manager, as it does in a driver."""
+        match event:
+            case CdcTableBackfillProgress():
+                self.barriers.report_cdc_table_backfill_progress(event)
+            case CreateMviewProgress():
+                self.barriers.report_create_mview_progress(event)
+            case RangesRead(attempt=attempt) | ChangesBuffered(attempt=attempt) | EpochMerged(attempt=attempt):
+                barrier = Barrier(event.epoch, self.coordinator.intent.kind, attempt)
+                self.barriers.collect(ACTORS[type(event)], barrier, event)
+            case _:
+                self.barriers.tell(event)
+        while (taken := self.barriers.next_event(0)) is not None:
+            self._happen(event_of(taken))
 
     def _crash(self) -> None:
         self.crashes += 1
@@ -184,7 +224,10 @@ class Simulation:
 
     def _fail(self) -> None:
         if self.coordinator.stage not in (Stage.RETRYING, Stage.STOPPED):
-            self._happen(ActorFailed(SourceLostError("lost"), self.coordinator.attempt))
+            self.barriers.notify_failure(Actor.DRIVER, self.coordinator.attempt, SourceLostError("lost"))
+            taken = self.barriers.next_event(0)
+            assert taken is not None
+            self._happen(event_of(taken))
 
     def _ask(self, request: Request) -> None:
         """Requests are durable: one that was not acknowledged is found again after a crash."""
@@ -239,6 +282,15 @@ class Simulation:
                     f"key {key} of live vnode {vnode}: sink {self.sink.rows.get(key)}, source at "
                     f"{state.vnodes[vnode].applied} {live[vnode].get(key)}"
                 )
+
+    def _check_bitmaps(self, before: BackfillState) -> None:
+        """Bitmaps change with the commit that ends a SyncCheckpoint: every vnode that can be merged is, up to one offset."""
+        after = self.coordinator.saved
+        if after.assignment_generation == before.assignment_generation:
+            return
+        applied = {v.applied for v in after.vnodes if v.phase is Phase.LIVE}
+        if before.intent is None or before.intent.kind is not BarrierKind.SYNC_CHECKPOINT or applied - {after.written}:
+            raise WrongError(f"bitmaps changed after {before.intent}: applied {applied}, written {after.written}")
 
     def _say(self, line: str) -> None:
         self.story.append(line)

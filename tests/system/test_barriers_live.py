@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from devkit.mysql import MariaDbServer
-from progress.report import JobPhase, Report, Retry
+from progress.report import InHand, JobPhase, Report, Retry
 from progress.state import Phase
-from tests.system.live_job import LiveJob, fails_once, live_job, no_fault, writing
+from tests.system.live_job import LiveJob, fails_once, live_job, never_falls, no_fault, writing
 from vnode_backfill import steering
 from vnode_backfill.actions import Moment
 from vnode_backfill.epoch import Actor, BarrierKind
@@ -63,7 +64,15 @@ def heartbeat(job: LiveJob) -> str:
     return file.read_text()
 
 
-def test_idle_live_job_writes_nothing_while_its_lease_is_renewed(
+def written_files(job: LiveJob) -> dict[str, tuple[int, int]]:
+    """Every file of state, buffer and target with its size and time; without what a driver notes of itself, which is no state."""
+    folders = (Path(state_store(job.config).folder), Path(buffer_path(job.config)), job.case.lake)
+    own = ("heartbeat-", "observed-")
+    found = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    return {str(f): (f.stat().st_size, f.stat().st_mtime_ns) for f in found if not f.name.startswith(own)}
+
+
+def test_idle_live_job_writes_nothing_for_a_minute_while_its_lease_is_renewed(
     spark: SparkSession, mariadb_server: MariaDbServer, tmp_path: Path
 ) -> None:
     with live_job(
@@ -73,11 +82,14 @@ def test_idle_live_job_writes_nothing_while_its_lease_is_renewed(
         job.until_live()
         idle_barriers(job, 3)
         job.until(lambda: any(Path(state_store(job.config).folder).glob("heartbeat-*")), "the first heartbeat")
-        versions, before = job.versions(), heartbeat(job)
+        versions, files, before = job.versions(), written_files(job), heartbeat(job)
         assert versions.keys() == {"jobs", "plan", "checkpoints", "buffer", "lake"}
-        idle_barriers(job, 50)
+        minute = time.monotonic() + 60
+        job.until(lambda: time.monotonic() >= minute, "a minute")
+        idle_barriers(job, 5)
         job.until(lambda: heartbeat(job) != before, "the lease is renewed")
         assert job.versions() == versions
+        assert written_files(job) == files
         assert job.report().phase is JobPhase.LIVE
         job.stop()
         job.assert_equal()
@@ -146,6 +158,29 @@ def test_passing_failure_of_any_order_is_retried_and_shown_with_its_attempt(
         assert retries >= {Retry(n + 1, f"connection lost in {order.__name__}") for order, n in failing}
         assert job.shown().observed.retry is None
         job.stop()
+        job.assert_equal()
+
+
+def test_progress_is_shown_between_checkpoints_and_counts_only_once_committed(
+    spark: SparkSession, mariadb_server: MariaDbServer, tmp_path: Path
+) -> None:
+    """What lanes, log reader and merge tell in mid-epoch reaches the run's faces and `status`, and is no part of what is committed."""
+    settings: dict[str, object] = {"limits": {"rows_per_second": 800}}
+    with live_job(spark, mariadb_server, tmp_path, rows=4000, settings=settings) as job:
+        with writing(job):
+            job.start()
+            job.until(lambda: bool(job.reports) and job.shown().observed.in_hand.rows > 0, "rows in hand")
+            job.until(lambda: job.report().observed.in_hand.rows > 0, "status tells of rows in hand")
+            job.until(lambda: job.shown().observed.in_hand.captured > 0, "changes captured in hand")
+            job.ask(lambda config: steering.throttle(config, rows_per_second=None))
+            job.until_live()
+            job.until(lambda: any(report.observed.in_hand.merged for report in job.reports), "changes merged in hand")
+        job.stop()
+        assert job.shown().observed.in_hand == InHand()
+        committed = {state.rows for run in job.runs for state in run.saved}
+        assert {report.rows for report in job.reports} <= committed
+        assert never_falls([report.rows for report in job.reports])
+        assert never_falls([report.percent for report in job.reports])
         job.assert_equal()
 
 

@@ -30,7 +30,7 @@ from vnode_backfill.change import OFFSET_COLUMNS, VNODE, ChangeOp
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.epoch import Barrier, BarrierKind, Epoch
 from vnode_backfill.keys import SplitPlan
-from vnode_backfill.merge import changes_to_merge, merge_epoch
+from vnode_backfill.merge import MergeRoute, changes_to_merge, merge_epoch
 from vnode_backfill.protocol import MergeEpoch
 from vnode_backfill.sinks import delta
 from vnode_backfill.sinks.changes import STAGED_FOLDER, MemoryChanges
@@ -103,9 +103,10 @@ class Target:
     def merge(self, upto: int, spark: SparkSession | None = None, *, again: bool = False) -> int:
         """Merge everything above what is applied up to `upto`; `again` is a crash after it, and a recovery."""
         action = MergeEpoch(Barrier(Epoch(self.epoch), BarrierKind.CHECKPOINT), self.state.vnodes, at(upto))
-        count = merge_epoch(spark, SOURCE, self.sink, self.buffer, self.state, self.split, action)
+        route = MergeRoute(SOURCE, self.buffer, self.sink)
+        count = merge_epoch(spark, route, self.state, self.split, action)
         if again:
-            merge_epoch(spark, SOURCE, self.sink, self.buffer, self.state, self.split, action)
+            merge_epoch(spark, route, self.state, self.split, action)
         self.applied = upto
         return count
 

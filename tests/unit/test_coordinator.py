@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from consume_upstream.offset import CdcOffset, VisibleAt
+from progress.barriers import CdcTableBackfillProgress, CreateMviewProgress
+from progress.report import InHand
 from progress.state import Phase, RequestKind
 from tests.unit.coordinated_job import (
     DAMAGED,
@@ -19,7 +23,7 @@ from tests.unit.coordinated_job import (
 )
 from tests.unit.state_examples import at, plan_with
 from vnode_backfill.coordinator import Coordinator, Stage
-from vnode_backfill.epoch import Barrier, BarrierKind, Epoch
+from vnode_backfill.epoch import Actor, Barrier, BarrierKind, Epoch
 from vnode_backfill.errors import FencedError, LawBrokenError
 from vnode_backfill.intent import Sample
 from vnode_backfill.protocol import (
@@ -31,6 +35,7 @@ from vnode_backfill.protocol import (
     CommitReceipts,
     EpochMerged,
     EpochRestarted,
+    Event,
     InjectBarrier,
     MergeEpoch,
     RangeReceipt,
@@ -338,3 +343,36 @@ def test_offsets_stay_of_one_server() -> None:
     sampled = Sampled(Sample(elsewhere, VisibleAt(elsewhere), 10), job.coordinator.asked)
     with pytest.raises(Exception, match="different servers"):
         job.happen(sampled)
+
+
+def test_progress_of_the_epoch_in_hand_is_kept_for_whoever_shows_it_and_decides_nothing() -> None:
+    job = held_in_epoch_one(ReadRanges)
+    before = job.state
+    told: tuple[Event, ...] = (
+        CdcTableBackfillProgress(Epoch(1), 2, 3, 25),
+        CreateMviewProgress(Actor.UPSTREAM, Epoch(1), 7),
+        CreateMviewProgress(Actor.MERGE, Epoch(1), 5),
+    )
+    assert [job.happen(event) for event in told] == [[], [], []]
+    assert job.coordinator.in_hand == InHand(rows=25, ranges=2, captured=7, merged=5)
+    assert job.state is before
+
+
+def test_progress_of_another_epoch_or_attempt_is_ignored() -> None:
+    job = held_in_epoch_one(ReadRanges)
+    job.happen(CdcTableBackfillProgress(Epoch(2), 2, 3, 25))
+    job.happen(CdcTableBackfillProgress(Epoch(1), 2, 3, 25, attempt=1))
+    assert job.coordinator.in_hand == InHand()
+
+
+def test_repeated_epoch_and_committed_epoch_have_nothing_in_hand() -> None:
+    job = held_in_epoch_one(ReadRanges)
+    progress = CdcTableBackfillProgress(Epoch(1), 2, 3, 25)
+    job.happen(progress)
+    job.happen(ActorFailed(LOST))
+    assert job.coordinator.in_hand == InHand()
+    job.happen(replace(progress, attempt=1))
+    assert job.coordinator.in_hand.rows == 25
+    job.hold = ()
+    job.happen(RangesRead(Epoch(1), (), attempt=1))
+    assert job.coordinator.in_hand == InHand()

@@ -83,14 +83,63 @@ def test_epoch_is_sized_by_what_a_worker_can_read() -> None:
             assert all(PLAN.ranges[ordinal].vnode in split_evenly(4, 2)[worker] for ordinal in lane)
 
 
-def test_rescale_changes_the_bitmaps_and_no_vnode() -> None:
+def test_rescale_drains_the_merge_before_the_bitmaps_change() -> None:
     job = live_job()
     before = job.state
+    job.position = 200
+    job.hold = (BufferChanges,)
     orders = job.ask(1, RequestKind.RESCALE, workers=3)
-    assert kinds(orders)[:3] == ["SampleSource", "CommitEpoch", "TrimBuffer"]
-    assert len(job.state.assignment) == 3
-    assert job.state.assignment_generation == before.assignment_generation + 1
-    assert job.state.vnodes == before.vnodes
+    assert barriers(orders) == [BarrierKind.SYNC_CHECKPOINT]
+    assert only(orders, ReadRanges).lanes == ((),)
+    assert job.state.assignment == before.assignment
+    epoch = Epoch(job.state.epoch + 1)
+    job.hold = ()
+    orders = job.happen(ChangesBuffered(epoch, VisibleAt(at(200)), (), 1))
+    first = next(order for order in orders if isinstance(order, CommitEpoch))
+    assert kinds(orders).index("MergeEpoch") < kinds(orders).index("CommitEpoch")
+    assert first.state.epoch == epoch
+    assert len(first.state.assignment) == 3
+    assert first.state.assignment_generation == before.assignment_generation + 1
+    assert first.state.vnodes == tuple(replace(v, applied=at(200), epoch=epoch) for v in before.vnodes)
+    assert job.stage is Stage.IDLE
+
+
+def test_rescale_of_an_unread_job_moves_vnodes_as_they_are_and_reading_goes_on() -> None:
+    job = held_in_epoch_one(SampleSource)
+    job.ask(1, RequestKind.PAUSE)
+    job.hold = ()
+    job.sample()
+    before = job.state
+    job.ask(2, RequestKind.RESCALE, workers=2)
+    assert len(job.state.assignment) == 2
+    assert [v.reads for v in job.state.vnodes] == [v.reads for v in before.vnodes]
+    assert not job.state.is_live
+    job.ask(3, RequestKind.RESUME)
+    assert job.state.is_live
+
+
+def test_rescale_that_arrives_with_a_stop_is_carried_out_by_its_sync_checkpoint() -> None:
+    job = live_job()
+    job.hold = (BufferChanges,)
+    job.ask(1, RequestKind.STOP)
+    job.ask(2, RequestKind.RESCALE, workers=2)
+    job.hold = ()
+    job.happen(ChangesBuffered(Epoch(job.state.epoch + 1), VisibleAt(at(job.position)), (), 1))
+    assert job.stage is Stage.STOPPED
+    assert job.state.is_live
+    assert len(job.state.assignment) == 2
+    assert [a.request for a in job.state.acknowledged] == [1, 2]
+
+
+def test_rescale_is_not_lost_in_a_crash_of_its_sync_checkpoint() -> None:
+    job = live_job()
+    job.hold = (BufferChanges,)
+    job.ask(1, RequestKind.RESCALE, workers=2)
+    again = Job(Coordinator(job.state, PLAN))
+    again.happen(Started())
+    assert len(again.state.assignment) == 1
+    again.ask(1, RequestKind.RESCALE, workers=2)
+    assert len(again.state.assignment) == 2
 
 
 def test_request_that_cannot_be_honoured_is_refused_with_the_reason() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 import pytest
 
 from progress.barriers import CdcTableBackfillProgress, CreateMviewProgress
 from progress.metrics import CdcBackfillMetrics, MetricsReporter
-from progress.report import Report
+from progress.report import InHand, Report
 from progress.reporters import (
     ENTRY_POINT_GROUP,
     CdcTableBackfillProgressReporter,
@@ -20,8 +21,8 @@ from progress.reporters import (
     load_reporters,
 )
 from progress.web import WebReporter, open_web
-from tests.job_reports import ImaginaryJob
-from vnode_backfill.epoch import Actor
+from tests.job_reports import RUNNING, ImaginaryJob
+from vnode_backfill.epoch import Actor, Epoch
 from vnode_backfill.errors import ConfigError
 
 _JOB = ImaginaryJob(vnodes=16, ranges=64)
@@ -101,9 +102,13 @@ def test_progress_events_are_told_once_per_change() -> None:
     rows: list[CreateMviewProgress] = []
     ranges: list[CdcTableBackfillProgress] = []
     reporters = Reporters([CreateMviewProgressReporter(rows.append), CdcTableBackfillProgressReporter(ranges.append)])
-    for share in (0.0, 0.5, 0.5):
-        report = _JOB.report(_JOB.at(share, epoch=4))
+    for share, seen in ((0.0, InHand()), (0.5, InHand(70, 2, 30, 20)), (0.5, InHand(70, 2, 30, 20)), (0.5, InHand())):
+        report = _JOB.report(_JOB.at(share, epoch=4), replace(RUNNING, in_hand=seen))
         reporters.show(report)
-    assert [each.rows for each in rows] == [0, report.rows]
-    assert {(each.actor, each.epoch) for each in rows} == {(Actor.SNAPSHOT, 4)}
-    assert [(each.ranges_done, each.ranges_total) for each in ranges] == [(0, 64), (report.ranges, 64)]
+    assert rows == [
+        CreateMviewProgress(Actor.SNAPSHOT, Epoch(5), 70),
+        CreateMviewProgress(Actor.UPSTREAM, Epoch(5), 30),
+        CreateMviewProgress(Actor.MERGE, Epoch(5), 20),
+    ]
+    assert [(each.ranges_done, each.ranges_total) for each in ranges] == [(0, 64), (report.ranges + 2, 64)]
+    assert [each.rows for each in ranges] == [0, report.rows + 70]

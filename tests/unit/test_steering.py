@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from devkit.spark import REPOSITORY
 from devkit.waiting import wait_for
 from progress.observed import ObservedFile, ObservedReporter
-from progress.report import Observed, Retry
+from progress.report import InHand, Observed, Retry
 from progress.state import BackfillState, Phase, RequestKind
 from progress.store import StateStore
 from tests.unit.state_examples import beginning
@@ -38,6 +38,7 @@ COMMANDS = [
     ("stop",),
     ("resnapshot", "--only", "1-2"),
     ("resnapshot", "--where-key", "3..12"),
+    ("status", "--per-vnode"),
 ]
 
 
@@ -163,6 +164,33 @@ def test_answer_says_when_the_request_will_be_acted_on(
     assert capsys.readouterr().out == "request 2: rate_limit (no limit), when the job is run again\n"
 
 
+def test_workers_beyond_the_task_slots_are_warned_of_with_numbers(
+    path: Path, config: Config, driver: StateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert driver.lease is not None
+    ObservedFile(driver.folder, {}, driver.lease.generation).write(Observed(task_slots=5))
+    assert run(path, "rescale", "--workers", "2") == 0
+    assert capsys.readouterr().err == ""
+    for asks in (("--workers", "4"), ("--bitmap", "0=0", "--bitmap", "1=1", "--bitmap", "2=2-3")):
+        assert run(path, "rescale", *asks) == 0
+        warned = capsys.readouterr().err
+        assert "task slots at the same time; the running session has 5" in warned
+    assert "3 workers, 2 log readers and the merge need 6" in warned
+    assert asked(config) == ["rescale"] * 3
+
+
+def test_resnapshot_of_vnodes_says_that_keys_outside_the_plan_are_left(
+    path: Path, driver: StateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(path, "resnapshot", "--only", "0-3") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        "the 3 planned ranges of 4 vnodes are read again. Keys that came after planning are in no range"
+    )
+    assert "`--all`, or `--where-key` beyond the plan, covers them too" in printed
+    assert printed.endswith("request 1: resnapshot (4 vnodes, 3 ranges), at the next barrier\n")
+
+
 def test_stop_is_refused_where_nobody_would_stop(
     path: Path, config: Config, driver: StateStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,7 +214,10 @@ def test_status_shows_who_asked_for_what_and_when(
 def test_status_shows_what_the_running_driver_noted(path: Path, config: Config, driver: StateStore) -> None:
     assert driver.lease is not None
     file = ObservedFile(driver.folder, {}, driver.lease.generation)
-    noted = Observed(rows_per_second=12.5, lag_bytes=7, throttled_by="too busy", retry=Retry(2, "connection lost"))
+    noted = Observed(
+        rows_per_second=12.5, lag_bytes=7, throttled_by="too busy", retry=Retry(2, "connection lost"),
+        in_hand=InHand(rows=40, ranges=2, captured=9, merged=3), task_slots=6,
+    )  # fmt: skip
     file.write(noted)
     shown = read_report(config).observed
     assert replace(shown, driver="") == noted

@@ -14,6 +14,7 @@ from typing import TextIO
 import pytest
 
 from progress.report import (
+    InHand,
     JobPhase,
     Observed,
     Report,
@@ -138,6 +139,14 @@ def test_frame_tells_everything_there_is_to_know() -> None:
         "vnodes     · 2 pending   ▒ 2 snapshot   ▓ 2 catch-up   █ 2 live   ",
         "           ·▒▓█·▒▓█",
     ]
+
+
+def test_what_no_commit_holds_yet_is_the_lighter_part_of_the_bar() -> None:
+    shown = replace(report(), observed=replace(SEEN, in_hand=InHand(rows=30_000, ranges=8)))
+    _, bar, rows, *_ = ("".join(text for text, _ in line) for line in frame_of(shown, 99, 24))
+    assert bar.split()[1].rstrip("░") == "█" * 39 + "▒" * 6
+    assert bar.endswith("61.20 %")
+    assert rows.endswith("183,600 of about 300,000 rows in 45 of 74 ranges, 30,000 more in hand")
 
 
 def test_reasons_of_waiting_retrying_and_failing_are_shown() -> None:

@@ -1,0 +1,94 @@
+"""The driver's own questions to the source, over at most two connections that stay open.
+
+A job that is live asks the source every second, throttle checks ask every few seconds, the keys of text tables are ordered by the
+server: a connection each time would be a login a second at somebody's production server. What must be true: the job never has more
+connections than workers + log readers + 2, so a question waits while both are in use; one that failed is never used again; one that
+the server has closed meanwhile is replaced before a question is asked over it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pymysql.connections import Connection
+
+from consume_upstream.mysql.connection import source_errors
+from consume_upstream.mysql.positions import LogQuestions
+from consume_upstream.mysql.server import MySqlSession, MySqlTable
+from consume_upstream.offset import CdcOffset, Visibility
+from vnode_backfill.errors import SourceError
+
+CONNECTIONS = 2
+
+
+class DriverSource:
+    """Lends connections to the driver's threads. Safe to call from any of them; `close` ends what is not lent."""
+
+    def __init__(self, table: MySqlTable) -> None:
+        self.table = table
+        self._free = threading.Semaphore(CONNECTIONS)
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._closed = False
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A read-only connection for one question; whoever has it asks for no second one."""
+        with self._free:
+            connection = self._taken() or self.table.connect()
+            try:
+                yield connection
+            except BaseException:
+                _end(connection)
+                raise
+            self._give_back(connection)
+
+    @contextmanager
+    def session(self) -> Iterator[MySqlSession]:
+        with self.connection() as connection:
+            yield MySqlSession(self.table, connection)
+
+    def written_offset(self) -> CdcOffset:
+        return self._questions().written_offset()
+
+    def visible_offset(self) -> Visibility:
+        return self._questions().visible_offset()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            _end(connection)
+
+    def _questions(self) -> LogQuestions:
+        return self.table.log_questions(self.connection)
+
+    def _taken(self) -> Connection | None:
+        """An idle connection that still answers."""
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        if connection is None:
+            return None
+        try:
+            with source_errors(f"asking {self.table.address} for a sign of life"):
+                connection.ping(reconnect=False)
+        except SourceError:
+            _end(connection)
+            return None
+        return connection
+
+    def _give_back(self, connection: Connection) -> None:
+        with self._lock:
+            if not self._closed and connection.open:
+                self._idle.append(connection)
+                return
+        _end(connection)
+
+
+def _end(connection: Connection) -> None:
+    """Close it, unless the driver library has done so: closing twice would raise, and hide what went wrong."""
+    if connection.open:
+        connection.close()
