@@ -294,11 +294,8 @@ class ChangeBuffer:
         return removed
 
     def sweep(self) -> list[str]:
-        """Delete files that are trimmed or were never committed, once they are older than the retention."""
-        with storage_errors(f"{self._storage.path} cannot be swept"):
-            return self._log.open().vacuum(
-                retention_hours=self._hours, dry_run=False, enforce_retention_duration=False, full=True
-            )
+        """Delete files that were trimmed or never committed, once they are old enough (see `DeltaLog.sweep`)."""
+        return self._log.sweep(self._hours)
 
     def size(self) -> BufferSize:
         files = self._log.files(self._log.open(), ())

@@ -88,7 +88,7 @@ def from_row(rows: pa.Table) -> tuple[StoredWalk | None, Lease | None]:
     if row["version"] != VERSION:
         raise StateError(
             f"the single executor's state has version {row['version']!r}, this program reads version {VERSION}",
-            hint="Use the release that wrote it, or drop the job and create it again.",
+            hint="Use the release that wrote it, or delete the job's folder under state.path and create the job again.",
         )
     try:
         stored = None if row["document"] is None else _stored(row)

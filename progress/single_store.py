@@ -19,12 +19,12 @@ from progress.lease import Lease, Process
 from progress.report import Estimates
 from progress.single_rows import PLANS, WALK_SCHEMA, StoredWalk, from_row, record_from_json, record_to_json, to_row
 from progress.single_state import Walk, rows_left, shown, walk_plan_of
-from progress.state import BackfillState, Request, RequestKind
+from progress.state import BackfillState, RequestKind
 from progress.state_reader import DRIVER, Checkpoint, Loaded, Snapshot
 from progress.state_rows import CHECKPOINT_SCHEMA, Bookkeeping, document_of, document_row, from_rows, to_rows
 from progress.store import StateStore
 from vnode_backfill.epoch import Epoch
-from vnode_backfill.errors import LawBrokenError, StateError
+from vnode_backfill.errors import LawBrokenError, PlanRefusedError, StateError
 from vnode_backfill.keys import SplitPlan, key_from_text, key_to_text
 
 __all__ = ["SingleStore", "store_of"]
@@ -37,10 +37,17 @@ _NOT_FOR_A_WALK = {
 }
 
 
-def store_of(path: str, job: str, storage_options: Mapping[str, str] | None = None, *, single: bool) -> StateStore:
+def store_of(
+    path: str,
+    job: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    single: bool,
+    retention: Retention = DEFAULT_RETENTION,
+) -> StateStore:
     """The store that holds the job: v2, else v1, else the one in which a job of the asked executor would be created."""
-    parallel = StateStore(path, job, storage_options)
-    walking = SingleStore(path, job, storage_options)
+    parallel = StateStore(path, job, storage_options, retention=retention)
+    walking = SingleStore(path, job, storage_options, retention=retention)
     if parallel.exists():
         return parallel
     return walking if single or walking.exists() else parallel
@@ -115,14 +122,12 @@ class SingleStore(StateStore):
             self._asked(stored.state, stored.books),
         )
 
-    def append_request(self, request: Request, who: str, host: str) -> int:
-        """Write down what an operator asks for; what makes no sense for a walk is refused here."""
-        if request.kind in _NOT_FOR_A_WALK:
-            raise StateError(
-                f"job {self.job!r} cannot be asked to {request.kind}: {_NOT_FOR_A_WALK[request.kind]}",
+    def check_possible(self, kind: RequestKind) -> None:
+        if kind in _NOT_FOR_A_WALK:
+            raise PlanRefusedError(
+                f"job {self.job!r} cannot be asked to {kind}: {_NOT_FOR_A_WALK[kind]}",
                 hint="Go on with `executor: parallel`, or drop the job and create it again.",
             )
-        return super().append_request(request, who, host)
 
     def retire(self) -> None:
         """Take the job out of this table because it goes on in another; its requests stay."""

@@ -37,7 +37,7 @@ from progress.job_rows import (
 from progress.lease import Heartbeat, Lease
 from progress.report import AskedRequest, Estimates
 from progress.requests import REQUEST_SCHEMA, read_requests, with_request
-from progress.state import BackfillState, Request
+from progress.state import BackfillState, Request, RequestKind
 from progress.state_rows import CHECKPOINT_SCHEMA, JOB, LEASE, Bookkeeping, check_version, document_of, from_rows
 from vnode_backfill.errors import StateError
 from vnode_backfill.keys import SplitPlan
@@ -133,8 +133,12 @@ class StateReader:
         found = self._look()
         return None if found is None else self._lease_now(found)
 
+    def check_possible(self, kind: RequestKind) -> None:
+        """Refuse what makes no sense for a job of this kind; of several vnodes everything can be asked."""
+
     def append_request(self, request: Request, who: str, host: str) -> int:
         """Write down what an operator asks for; the number it gets (instead of its own) is that of the acknowledgement."""
+        self.check_possible(request.kind)
         found = self._read()
         if found is None:
             raise StateError(
@@ -146,10 +150,11 @@ class StateReader:
             handle = self._requests.open()
             rows, number = with_request(self._requests.read(handle), found[0].id, asked)
             try:
-                self._requests.replace(handle, rows)
-                return number
+                written = self._requests.replace(handle, rows)
             except OvertakenError:
                 continue
+            self._requests.tidy_sometimes(written)
+            return number
         raise StateError(f"the request to {request.kind} could not be written", detail="Others keep writing requests.")
 
     def _look(self) -> Checkpoint | None:

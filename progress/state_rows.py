@@ -105,7 +105,7 @@ def refuse_unknown_version(version: object) -> None:
     if version != FORMAT_VERSION:
         raise StateError(
             f"the job's state has format version {version!r}, this program reads version {FORMAT_VERSION}",
-            hint="Use the release that wrote it, or drop the job and create it again.",
+            hint="Use the release that wrote it, or delete the job's folder under state.path and create the job again.",
         )
 
 

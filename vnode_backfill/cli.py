@@ -1,7 +1,7 @@
 """The commands, their flags and their exit codes.
 
 0: done. 1: failed, the reason is on stderr and in the state. 2: wrong configuration, or refused before anything was written.
-Ctrl-C and SIGTERM end `run` at a SyncCheckpoint with 0. `plan`, `status` and the requests start no JVM.
+Ctrl-C and SIGTERM end `run` at a SyncCheckpoint with 0. `plan`, `status`, `compact` and the requests start no JVM.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ def _work(config: Config, arguments: argparse.Namespace) -> int:
             return commands.verify(config, master=arguments.master, as_json=arguments.json, verbose=arguments.verbose)
         case "handoff":
             return commands.handoff(config, follow=arguments.follow)
+        case "compact":
+            return commands.compact(config, sweep_only=arguments.sweep_only)
         case _:
             return commands.run(
                 config, until=arguments.until, master=arguments.master, asked_vnodes=arguments.vnodes,
@@ -148,6 +150,13 @@ def _parser() -> argparse.ArgumentParser:
         "--follow", type=Path, metavar="cdc.yaml", help="check that the job of this file can take over, before one runs"
     )
     _add_run(commands.add_parser("run", parents=[common, spark], help="run the job, or go on with it"))
+    compact = commands.add_parser(
+        "compact", parents=[common], help="join small files of the target in key order and delete old ones",
+        description="Join small files of a Delta target, neighbours in key order, up to sink.delta.target_file_size, and delete "
+        "files that were superseded longer ago than sink.delta.retention, or were never committed and are a day old. No row "
+        "changes; the job may run meanwhile, and does the same by itself when it is live.",
+    )  # fmt: skip
+    compact.add_argument("--sweep-only", action="store_true", help="join nothing, only delete old files")
     _add_requests(commands, common)
     return parser
 

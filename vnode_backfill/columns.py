@@ -229,3 +229,16 @@ class TableDefinition:
             ),
             key=tuple(key),
         )
+
+
+def what_changed(stored: TableDefinition, now: TableDefinition) -> str:
+    """How a table differs from what it was, in words."""
+    old, new = {c.name: c for c in stored.columns}, {c.name: c for c in now.columns}
+    facts = [f"column {name} is gone" for name in old if name not in new]
+    facts += [f"column {name} is new" for name in new if name not in old]
+    facts += [
+        f"column {name} was {old[name]}, is {new[name]}" for name in old if name in new and old[name] != new[name]
+    ]
+    if stored.key != now.key:
+        facts.append(f"the key was {stored.key}, is {now.key}")
+    return "; ".join(facts) or "the order of its columns changed"

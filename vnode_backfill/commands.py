@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from progress.state import Request, RequestKind
-from vnode_backfill.config import Config, IotdbSinkConfig, load_config
-from vnode_backfill.errors import StateError
+from vnode_backfill.config import Config, Executor, IotdbSinkConfig, load_config
+from vnode_backfill.errors import ConfigError, StateError
 from vnode_backfill.places import owner, state_store
 from vnode_backfill.status import read_report
 
@@ -93,6 +93,13 @@ def _verify_points(iotdb: IotdbSinkConfig, table: MySqlTable, record: JobRecord,
     return 0 if result.equal else 1
 
 
+def compact(config: Config, *, sweep_only: bool) -> int:
+    """Join small files of the target and delete old ones, beside a running job or without one."""
+    from vnode_backfill import maintenance
+
+    return maintenance.compact(config, sweep_only=sweep_only)
+
+
 def run(
     config: Config,
     *,
@@ -108,17 +115,17 @@ def run(
     A job that only copies ends by itself, whatever `until` says; run again, it says where it ended and does nothing.
     """
     from consume_upstream.mysql.resultset import load_kernels
-    from vnode_backfill import handoff, opening
+    from vnode_backfill import handoff, single_job
     from vnode_backfill.job import Until
     from vnode_backfill.spark_session import session_starting, task_slots
 
     if (ended := handoff.read_handoff(config, config.job)) is not None:
         return _hand_over(config, ended)
+    _refuse_several(config, vnodes=asked_vnodes, workers=asked_workers)
+    slots = task_slots(config) if master is None else None
     with session_starting(config, master, quiet=not verbose) as session:
         load_kernels()
-        opened = opening.open_job(
-            config, task_slots=task_slots(config) if master is None else None, asked_vnodes=asked_vnodes
-        )
+        opened = single_job.open_configured(config, task_slots=slots, asked_vnodes=asked_vnodes, say=_say)
         _say(*handoff.starting_lines(opened.start))
         _ask_for_workers(opened, asked_workers)
         try:
@@ -137,9 +144,9 @@ def run(
 
 def _run_opened(config: Config, spark: SparkSession, opened: Opened, until: Until, face: str) -> Failure | None:
     """Run a job that is this driver's, to its end; the failure is what stopped it, if anything did."""
-    from vnode_backfill import opening
+    from vnode_backfill import opening, single_job
     from vnode_backfill.actions import Services
-    from vnode_backfill.job import BackfillJob, Until
+    from vnode_backfill.job import Until
     from vnode_backfill.targets import last_words, open_sink
     from vnode_backfill.throttle import SourceThrottle
     from vnode_backfill.watching import Watch
@@ -152,7 +159,7 @@ def _run_opened(config: Config, spark: SparkSession, opened: Opened, until: Unti
             SourceThrottle(config.limits.throttle, opened.table), watch.metrics,
         )  # fmt: skip
         end = Until.LIVE if opened.start.bounded else until
-        _, failure = BackfillJob(services, opened.state, opened.plan, watch).run(end)
+        _, failure = single_job.job_of(services, opened, watch).run(end)
         _say(*last_words(services.sink))
         return failure
     finally:
@@ -174,6 +181,16 @@ def handoff(config: Config, *, follow: Path | None) -> int:
         )
     print(ended.to_json(), end="")
     return 0
+
+
+def _refuse_several(config: Config, **asked: int | None) -> None:
+    """The single executor is one reader of one vnode."""
+    for name, number in asked.items():
+        if config.executor is Executor.SINGLE and number not in (None, 1):
+            raise ConfigError(
+                f"--{name} {number}: executor: single walks the table with one reader, as one vnode",
+                hint=f"Leave --{name} out, or set `executor: parallel`.",
+            )
 
 
 def _hand_over(config: Config, ended: StoredHandoff) -> int:
@@ -224,11 +241,13 @@ def _plan_text(config: Config, found: Examined) -> str:
     from vnode_backfill.handoff import starting_lines
 
     name, start = f"{config.mysql.database}.{config.mysql.table}", found.beginning.start
-    cut = (
-        f"{name}: about {facts['estimated_rows']:,} rows "
-        f"in {facts['ranges']:,} ranges, hashed into {facts['vnodes_with_ranges']} of {facts['vnodes']} vnodes, "
+    read = (
+        "walked by one reader in the server's own order"
+        if config.executor is Executor.SINGLE
+        else f"in {facts['ranges']:,} ranges, hashed into {facts['vnodes_with_ranges']} of {facts['vnodes']} vnodes, "
         f"read by {config.workers} workers"
     )
+    cut = f"{name}: about {facts['estimated_rows']:,} rows {read}"
     copies = cut if start.snapshot else f"{name}: nothing is copied"
     follows = f"the log is followed from {found.beginning.first}" + (
         ", until the copy is complete" if start.bounded else ""

@@ -34,6 +34,8 @@ from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import FencedError, SinkError, StateError
 
 _NOTE = "vnodeBackfill"
+UNCOMMITTED_HOURS = 24
+"""So long a file that was never committed is left alone, whatever the retention: longer than any epoch lasts."""
 _SEARCHED_COMMITS = (16, 256, 4096)
 
 
@@ -114,6 +116,18 @@ class DeltaLog:
         Belongs to no epoch and no driver: whoever does it, the rows stay what they are.
         """
         self._write_actions(table, _actions(added, removed, data_change=False), {}, "{}")
+
+    def sweep(self, retention_hours: int) -> list[str]:
+        """Delete files that no version within the retention refers to; and those that were never committed, if they are a day old.
+
+        A file is written before it is committed, by a task whose epoch may last: what nobody refers to yet may still be wanted.
+        """
+        table = self.open()
+        with storage_errors(f"{self.storage.path} cannot be swept"):
+            swept = table.vacuum(retention_hours=retention_hours, dry_run=False, enforce_retention_duration=False)
+            hours = max(retention_hours, UNCOMMITTED_HOURS)
+            orphans = table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)
+        return [*swept, *orphans]
 
     def note(self, table: DeltaTable, kind: str, epoch: Epoch) -> str | None:
         """What this epoch's commit of this kind said of itself, or None if it has not landed."""

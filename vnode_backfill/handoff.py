@@ -29,8 +29,9 @@ from deltalake._internal import DeltaFileSystemHandler
 from consume_upstream.offset import CdcOffset
 from progress.delta_table import DEFAULT_RETENTION, StateTable, state_errors
 from progress.job_rows import JobRecord
+from progress.single_store import store_of
 from progress.state import BackfillState
-from progress.state_reader import StateReader, folder_name
+from progress.state_reader import folder_name
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.config import Config, StartupMode
 from vnode_backfill.config_values import reveal
@@ -106,7 +107,7 @@ def mode_of(config: Config, job: str, job_id: str) -> StartupMode:
 
 def read_handoff(config: Config, job: str) -> StoredHandoff | None:
     """The handoff of a job under the same state path; None if there is no such job or it has not ended as one that copies."""
-    found = StateReader(config.state.path, job, reveal(config.storage.options)).status_snapshot()
+    found = store_of(config.state.path, job, reveal(config.storage.options), single=False).status_snapshot()
     if found is None or not is_complete(mode_of(config, job, found.record.id), found.state):
         return None
     return handoff_of(found.record, found.state)

@@ -26,6 +26,7 @@ from vnode_backfill.coordinator import Coordinator, Stage, decide
 from vnode_backfill.epoch import Actor
 from vnode_backfill.errors import BackfillError, LawBrokenError
 from vnode_backfill.keys import SplitPlan
+from vnode_backfill.maintenance import Upkeep
 from vnode_backfill.protocol import (
     ActorFailed,
     ChangesBuffered,
@@ -51,6 +52,10 @@ class Watcher(Protocol):
     def close(self, coordinator: Coordinator, performer: Performer) -> None: ...
 
 
+MakePerformer = Callable[[Services, LocalBarrierManager[Event], BackfillState, SplitPlan], Performer]
+"""Who carries the orders of a job out; executors differ in it."""
+
+
 class Until(StrEnum):
     """When `run` ends by itself."""
 
@@ -61,17 +66,23 @@ class Until(StrEnum):
 class BackfillJob:
     """One driver's run of a job. `run` returns the committed state it ended with."""
 
-    def __init__(self, services: Services, state: BackfillState, plan: SplitPlan, watch: Watcher) -> None:
+    def __init__(
+        self,
+        services: Services,
+        state: BackfillState,
+        plan: SplitPlan,
+        watch: Watcher,
+        *,
+        performer: MakePerformer = Performer,
+    ) -> None:
         self._services, self._watch = services, watch
         self._barriers: LocalBarrierManager[Event] = LocalBarrierManager()
-        self._performer = self._make_performer(services, state, plan)
+        self._performer = performer(services, self._barriers, state, plan)
         retries = services.config.limits.retries
         self._coordinator = Coordinator(saved=state, plan=plan, attempts_allowed=retries)
+        self._upkeep = Upkeep(services.sink, services.config)
         self._stop_asked = False
         self._ended = threading.Event()
-
-    def _make_performer(self, services: Services, state: BackfillState, plan: SplitPlan) -> Performer:
-        return Performer(services, self._barriers, state, plan)
 
     def run(self, until: Until) -> tuple[BackfillState, Failure | None]:
         """Run to the end; the failure is what stopped it, if anything did."""
@@ -164,7 +175,8 @@ class BackfillJob:
             self._check_throttle()
             works.append((self._services.config.limits.throttle.every, self._check_throttle))
         threads = [threading.Thread(target=self._repeat, args=work, daemon=True) for work in works]
-        for thread in threads:
+        upkeep = threading.Thread(target=self._repeat, args=(timedelta(seconds=2), self._keep_up), daemon=True)
+        for thread in (*threads, upkeep):
             thread.start()
         try:
             yield
@@ -172,6 +184,8 @@ class BackfillJob:
             self._ended.set()
             for thread in threads:
                 thread.join()
+            # A sweep cannot be broken off, and nothing is lost if the process ends in it.
+            upkeep.join(timeout=2)
 
     def _repeat(self, every: timedelta, work: Callable[[], None]) -> None:
         while not self._ended.wait(every.total_seconds()):
@@ -185,6 +199,12 @@ class BackfillJob:
 
     def _renew(self) -> None:
         self._services.store.renew()
+
+    def _keep_up(self) -> None:
+        self._upkeep.maybe_compact(self._coordinator.saved, self._goes_on)
+
+    def _goes_on(self) -> bool:
+        return not (self._stop_asked or self._coordinator.stopping or self._ended.is_set())
 
     def _check_throttle(self) -> None:
         throttle, seen = self._services.throttle, self._performer.seen

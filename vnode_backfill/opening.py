@@ -31,12 +31,14 @@ from consume_upstream.mysql.start_positions import (
 )
 from consume_upstream.offset import CdcOffset, VisibleAt
 from progress.job_rows import JobRecord
+from progress.single_state import walk_plan
+from progress.single_store import SingleStore
 from progress.state import BackfillState, Controls, Failure, Request, RequestKind, new_state
 from progress.store import Loaded, StateStore
 from vnode_backfill.another_log import begun_again, moved_to, seen_beyond
 from vnode_backfill.bitmap import split_evenly
-from vnode_backfill.columns import TableDefinition
-from vnode_backfill.config import Config, StartupMode, TlsConfig, TlsVerify
+from vnode_backfill.columns import what_changed
+from vnode_backfill.config import Config, Executor, StartupMode, TlsConfig, TlsVerify
 from vnode_backfill.config_values import reveal
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import (
@@ -156,17 +158,29 @@ def examine_source(config: Config, *, task_slots: int | None) -> Examined:
     findings = look_at_source(config, task_slots=task_slots)
     if any(finding.level is Level.REFUSED for finding in findings):
         return Examined(findings, None, None)
-    table, loaded = open_table(config), state_store(config).load()
+    store = state_store(config)
+    check_executor(config, store)
+    table, loaded = open_table(config), store.load()
     findings = (*findings, *look_at_target(config, table.definition))
     if any(finding.level is Level.REFUSED for finding in findings):
         return Examined(findings, None, None)
-    beginning = _begin(config, table) if loaded is None else _go_on(config, table, loaded)
-    if beginning.start.snapshot:
-        facts, plan = plan_table(table, config)
-    else:
-        with table.session() as session:
-            facts, plan = session.table_facts(), _no_ranges(config, table)
+    beginning = begin(config, table) if loaded is None else _go_on(config, table, loaded)
+    facts, plan = _walked_whole(table) if config.executor is Executor.SINGLE else _cut(config, table, beginning)
     return Examined(findings, facts, plan, beginning)
+
+
+def _walked_whole(table: MySqlTable) -> tuple[TableFacts, SplitPlan]:
+    """The single executor plans nothing and compares no key: only the server's statistics are asked for."""
+    profile = table.table_profile()
+    plan = walk_plan(table.definition.key, profile.estimated_rows)
+    return TableFacts(plan.parts, None, None, profile.estimated_rows, profile.average_row_bytes), plan
+
+
+def _cut(config: Config, table: MySqlTable, beginning: Beginning) -> tuple[TableFacts, SplitPlan]:
+    if beginning.start.snapshot:
+        return plan_table(table, config)
+    with table.session() as session:
+        return session.table_facts(), _no_ranges(config, table)
 
 
 def open_job(config: Config, *, task_slots: int | None, asked_vnodes: int | None) -> Opened:
@@ -174,13 +188,30 @@ def open_job(config: Config, *, task_slots: int | None, asked_vnodes: int | None
     store = state_store(config)
     if store.exists():
         acquire(config, store)
-        return _released_if_refused(store, lambda: _take_up(config, store, asked_vnodes))
+        return released_if_refused(store, lambda: take_up(config, store, asked_vnodes))
     planned = _planned(config, task_slots)
     acquire(config, store)
-    return _released_if_refused(store, lambda: _create(config, store, planned))
+    return released_if_refused(store, lambda: _create(config, store, planned))
 
 
-def _released_if_refused(store: StateStore, work: Callable[[], Opened]) -> Opened:
+def check_executor(config: Config, store: StateStore) -> None:
+    """The single executor writes to Delta only, and cannot go on with a job of the parallel one, whose state holds no cursor."""
+    if config.executor is not Executor.SINGLE:
+        return
+    if config.sink.delta is None:
+        raise ConfigError(
+            "executor is single, which writes to a Delta table only",
+            detail="Its cursor is found again in the files of the table.",
+            hint="Give sink.delta.path, or set `executor: parallel`.",
+        )
+    if not isinstance(store, SingleStore):
+        raise PlanRefusedError(
+            f"job {config.job} is a job of the parallel executor, whose state the single executor cannot go on with",
+            hint="Set `executor: parallel`, or drop the job and create it again.",
+        )
+
+
+def released_if_refused(store: StateStore, work: Callable[[], Opened]) -> Opened:
     try:
         return work()
     except BackfillError:
@@ -192,7 +223,7 @@ def _planned(config: Config, task_slots: int | None) -> _Planned:
     refuse(look_at_source(config, task_slots=task_slots))
     table = open_table(config)
     refuse(look_at_target(config, table.definition), "the target cannot take the table")
-    beginning = _begin(config, table)
+    beginning = begin(config, table)
     plan = plan_table(table, config)[1] if beginning.start.snapshot else _no_ranges(config, table)
     return _Planned(table, beginning, plan)
 
@@ -201,7 +232,7 @@ def _no_ranges(config: Config, table: MySqlTable) -> SplitPlan:
     return SplitPlan(table.definition.key_parts, config.vnodes, ())
 
 
-def _begin(config: Config, table: MySqlTable) -> Beginning:
+def begin(config: Config, table: MySqlTable) -> Beginning:
     """Where a new job begins; a point that cannot be taken up is refused here, before anything is written."""
     cdc = config.mysql.cdc
     handoff = handoff_for(config, table.definition)
@@ -257,7 +288,7 @@ def _check_gtids(config: Config, table: MySqlTable, gtids: str, log: SourceLog) 
 
 def _create(config: Config, store: StateStore, planned: _Planned) -> Opened:
     table, plan, beginning = planned.table, planned.plan, planned.beginning
-    record = _record(config, table)
+    record = new_record(config, table)
     prepare_new(config, record, store, table, beginning.handoff)
     change_buffer(config, record, store).prepare()
     record_start(config, record.id, beginning.first)
@@ -276,7 +307,7 @@ def _first_state(config: Config, plan: SplitPlan, beginning: Beginning) -> Backf
     return state
 
 
-def _take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Opened:
+def take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Opened:
     loaded = store.load()
     if loaded is None:
         raise StateError(f"job {config.job} vanished from {config.state.path} while it was opened")
@@ -288,12 +319,7 @@ def _take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Ope
             hint="Leave --vnodes out, or create a job of another name. Use `rescale` to change the number of workers.",
         )
     table = open_table(config)
-    if table.definition != record.definition:
-        raise SchemaChangedError(
-            f"{record.database}.{record.table} was changed since the job was created",
-            detail=_changed(record.definition, table.definition),
-            hint="Create the job again under another name, with an empty target.",
-        )
+    check_definition(table, record)
     sink = open_sink(config, record, store, table)
     try:
         sink.prepare()
@@ -381,7 +407,17 @@ def check_same_server(config: Config, table: MySqlTable, record: JobRecord) -> N
         )
 
 
-def _record(config: Config, table: MySqlTable) -> JobRecord:
+def check_definition(table: MySqlTable, record: JobRecord) -> None:
+    """Refuse a table that is not what it was when the job was created."""
+    if table.definition != record.definition:
+        raise SchemaChangedError(
+            f"{record.database}.{record.table} was changed since the job was created",
+            detail=what_changed(record.definition, table.definition),
+            hint="Create the job again under another name, with an empty target.",
+        )
+
+
+def new_record(config: Config, table: MySqlTable) -> JobRecord:
     return JobRecord.new(
         config.job, table.definition, vnode_count=config.vnodes, server=table.identity.server,
         sink=target_of(config), now=datetime.now(UTC),
@@ -392,15 +428,3 @@ def _tls(tls: TlsConfig) -> TlsOptions:
     if not tls.enabled:
         return TlsOptions()
     return TlsOptions.from_files(_TLS[tls.verify], ca=tls.ca, cert=tls.cert, key=tls.key)
-
-
-def _changed(stored: TableDefinition, now: TableDefinition) -> str:
-    old, new = {c.name: c for c in stored.columns}, {c.name: c for c in now.columns}
-    facts = [f"column {name} is gone" for name in old if name not in new]
-    facts += [f"column {name} is new" for name in new if name not in old]
-    facts += [
-        f"column {name} was {old[name]}, is {new[name]}" for name in old if name in new and old[name] != new[name]
-    ]
-    if stored.key != now.key:
-        facts.append(f"the key was {stored.key}, is {now.key}")
-    return "; ".join(facts) or "the order of its columns changed"

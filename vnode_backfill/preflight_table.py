@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from consume_upstream.mysql.charsets import charset_named
 from consume_upstream.mysql.facts import ForeignKey, ServerFacts, TableProfile
 from consume_upstream.mysql.sql import quoted
+from consume_upstream.mysql.walk import check_walkable
 from vnode_backfill.change import BEFORE_PREFIX, RESERVED_COLUMNS
 from vnode_backfill.columns import Kind, TableDefinition
 from vnode_backfill.config import Config, Executor
@@ -140,7 +141,7 @@ def _key(seen: _Seen) -> Iterator[Finding]:
     """Only the parallel executor compares keys in the client."""
     names = ", ".join(seen.definition.key)
     if seen.config.executor is Executor.SINGLE:
-        yield Finding(Level.OK, "table.key", f"rows are identified by ({names}), walked in the server's own order")
+        yield _walkable(seen, names)
         return
     refusals = []
     for column in seen.definition.key_columns:
@@ -151,6 +152,15 @@ def _key(seen: _Seen) -> Iterator[Finding]:
     if not refusals and seen.details.unorderable:
         refusals.append(Finding(Level.REFUSED, "table.key_type", seen.details.unorderable, "executor: single"))
     yield from refusals or [Finding(Level.OK, "table.key", f"rows are identified and ordered by ({names})")]
+
+
+def _walkable(seen: _Seen, names: str) -> Finding:
+    try:
+        check_walkable(seen.definition)
+    except PlanRefusedError as error:
+        fix = "mysql.table: a table with a NOT NULL unique key of other columns"
+        return Finding(Level.REFUSED, "table.key_type", f"{error.message}. {error.detail}", fix)
+    return Finding(Level.OK, "table.key", f"rows are identified by ({names}), walked in the server's own order")
 
 
 def _column_types(seen: _Seen) -> Iterator[Finding]:

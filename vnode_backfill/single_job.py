@@ -7,10 +7,10 @@ receipt of the one range is reported only when the walk has ended.
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 from consume_upstream.mysql.server import MySqlTable
 from consume_upstream.mysql.walk import check_walkable
@@ -20,109 +20,76 @@ from progress.migration import migrated_plan, migrated_state
 from progress.single_rows import VERSION, StoredWalk
 from progress.single_state import WHOLE_KEY, Walk, rows_left, shown, walk_plan
 from progress.single_store import SingleStore
-from progress.state import FORGOTTEN, BackfillState, Controls, Failure, Phase, new_state
+from progress.state import FORGOTTEN, BackfillState, Controls, Phase, new_state
 from progress.store import StateStore
 from progress.task_progress import ReadBefore
 from vnode_backfill import opening
 from vnode_backfill.actions import Performer, Services
 from vnode_backfill.bitmap import split_evenly
-from vnode_backfill.config import Config
+from vnode_backfill.config import Config, Executor
 from vnode_backfill.config_values import reveal
 from vnode_backfill.coordinator import Coordinator
 from vnode_backfill.epoch import Actor, Epoch
-from vnode_backfill.errors import LawBrokenError, PlanRefusedError, SchemaChangedError, StateError
+from vnode_backfill.errors import LawBrokenError, StateError
 from vnode_backfill.handoff import record_start
-from vnode_backfill.job import BackfillJob, Until, Watcher
+from vnode_backfill.job import BackfillJob, Watcher
 from vnode_backfill.keys import Bound, SplitPlan
-from vnode_backfill.places import owner
+from vnode_backfill.places import owner, state_retention, state_store
 from vnode_backfill.planning import plan_table
 from vnode_backfill.preflight import refuse
 from vnode_backfill.protocol import CommitReceipts, Event, RangeReceipt, RangesRead, ReadRanges, ReceiptsCommitted
 from vnode_backfill.single import CdcBackfillExecutor, Stretch, WalkedStretch, landed_stretch
 from vnode_backfill.sinks import ReadReceipt
 from vnode_backfill.targets import delta_sink, held_lease, prepare_new
-from vnode_backfill.throttle import SourceThrottle
-from vnode_backfill.watching import Watch
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["SingleJob", "migrate_single", "open_single", "run_opened", "run_single", "single_store"]
+__all__ = ["job_of", "migrate_single", "open_configured", "open_single"]
 
 
-def single_store(config: Config) -> SingleStore:
-    return SingleStore(config.state.path, config.job, reveal(config.storage.options))
+def _single_store(config: Config) -> SingleStore:
+    return SingleStore(config.state.path, config.job, reveal(config.storage.options), retention=state_retention(config))
 
 
 def _parallel_store(config: Config) -> StateStore:
-    return StateStore(config.state.path, config.job, reveal(config.storage.options))
+    return StateStore(config.state.path, config.job, reveal(config.storage.options), retention=state_retention(config))
 
 
-def run_single(
-    config: Config, spark: SparkSession, *, until: str = "stopped", face: str = "quiet", task_slots: int | None = None
-) -> int:
-    """Create the job of this configuration or take it up, and run it. The reason of a failure is on stderr and in the state."""
-    return run_opened(config, spark, open_single(config, task_slots=task_slots), until=until, face=face)
-
-
-def run_opened(config: Config, spark: SparkSession, opened: opening.Opened, *, until: str, face: str) -> int:
-    """Run a job that was opened; the lease is given back at the end."""
+def job_of(services: Services, opened: opening.Opened, watch: Watcher) -> BackfillJob:
+    """One driver's run of an opened job, by the executor whose state it has."""
     store = opened.store
-    try:
-        if not isinstance(store, SingleStore):
-            raise StateError(f"job {config.job} is no job of the single executor")
-        watch = Watch(config, opened, face)
-        services = Services(
-            config, spark, opened.table, delta_sink(config, opened.record, store),
-            opening.change_buffer(config, opened.record, store), store,
-            SourceThrottle(config.limits.throttle, opened.table), watch.metrics,
-        )  # fmt: skip
-        job = SingleJob(services, opened.table, store, opened.state, opened.plan, WalkWatch(watch, store))
-        _, failure = job.run(Until.LIVE if opened.start.bounded else Until(until))
-    finally:
-        store.release()
-    return 0 if failure is None else _failed(failure)
+    if not isinstance(store, SingleStore):
+        return BackfillJob(services, opened.state, opened.plan, watch)
+    walking = partial(WalkPerformer, table=opened.table, store=store)
+    return BackfillJob(services, opened.state, opened.plan, WalkWatch(watch, store), performer=walking)
 
 
-def _failed(failure: Failure) -> int:
-    print(f"vnode-backfill: {failure.message}", file=sys.stderr)
-    for name, text in (("detail", failure.detail), ("hint", failure.hint)):
-        if text:
-            print(f"  {name}: {text}", file=sys.stderr)
-    return 1
+def open_configured(
+    config: Config, *, task_slots: int | None, asked_vnodes: int | None, say: Callable[[str], None]
+) -> opening.Opened:
+    """The job of this configuration, by its executor; one that the single executor began goes on under the parallel one."""
+    if config.executor is Executor.SINGLE:
+        return open_single(config, task_slots=task_slots)
+    if migrate_single(config, task_slots=task_slots):
+        say(f"job {config.job} was begun by the single executor and goes on under the parallel one")
+    return opening.open_job(config, task_slots=task_slots, asked_vnodes=asked_vnodes)
 
 
 def open_single(config: Config, *, task_slots: int | None) -> opening.Opened:
     """The job of this configuration, created if it does not exist, with its lease taken."""
-    _refuse_other_sinks(config)
-    store = single_store(config)
-    if _parallel_store(config).exists():
-        raise StateError(
-            f"job {config.job} is a job of the parallel executor, whose state the single executor cannot go on with",
-            hint="Set `executor: parallel`, or drop the job and create it again.",
-        )
+    opening.check_executor(config, state_store(config))
+    store = _single_store(config)
     if store.exists():
         store.acquire_lease(owner(), config.state.lease)
-        return opening._released_if_refused(store, lambda: opening._take_up(config, store, None))
+        return opening.released_if_refused(store, lambda: opening.take_up(config, store, None))
     refuse(opening.look_at_source(config, task_slots=task_slots))
     table = opening.open_table(config)
     check_walkable(table.definition)
-    beginning = opening._begin(config, table)
+    beginning = opening.begin(config, table)
     store.acquire_lease(owner(), config.state.lease)
-    return opening._released_if_refused(store, lambda: _create(config, store, table, beginning))
-
-
-def _refuse_other_sinks(config: Config) -> None:
-    if config.sink.delta is None:
-        raise PlanRefusedError(
-            "executor: single writes to a Delta table only",
-            detail="Its cursor is found again in the files of the table.",
-            hint="Give sink.delta.path, or set `executor: parallel`.",
-        )
+    return opening.released_if_refused(store, lambda: _create(config, store, table, beginning))
 
 
 def _create(config: Config, store: SingleStore, table: MySqlTable, beginning: opening.Beginning) -> opening.Opened:
-    record = replace(opening._record(config, table), executor="single", vnode_count=1, format_version=VERSION)
+    record = replace(opening.new_record(config, table), executor="single", vnode_count=1, format_version=VERSION)
     prepare_new(config, record, store, table, beginning.handoff)
     opening.change_buffer(config, record, store).prepare()
     record_start(config, record.id, beginning.first)
@@ -144,25 +111,6 @@ def _first_state(config: Config, plan: SplitPlan, beginning: opening.Beginning) 
     return state
 
 
-class SingleJob(BackfillJob):
-    """One driver's run of a job of the single executor."""
-
-    def __init__(
-        self,
-        services: Services,
-        table: MySqlTable,
-        store: SingleStore,
-        state: BackfillState,
-        plan: SplitPlan,
-        watch: Watcher,
-    ) -> None:
-        self._table, self._store = table, store
-        super().__init__(services, state, plan, watch)
-
-    def _make_performer(self, services: Services, state: BackfillState, plan: SplitPlan) -> Performer:
-        return WalkPerformer(services, self._barriers, state, plan, self._table, self._store)
-
-
 class WalkPerformer(Performer):
     """Carries orders out as every performer does; reading is walking."""
 
@@ -172,6 +120,7 @@ class WalkPerformer(Performer):
         barriers: LocalBarrierManager[Event],
         state: BackfillState,
         plan: SplitPlan,
+        *,
         table: MySqlTable,
         store: SingleStore,
     ) -> None:
@@ -254,7 +203,7 @@ def migrate_single(config: Config, *, task_slots: int | None) -> bool:
     Done before the parallel executor opens its job. The v2 state is written first and is what counts from then on; a v1 state that
     a crash left beside it is taken away by the next call.
     """
-    old, new = single_store(config), _parallel_store(config)
+    old, new = _single_store(config), _parallel_store(config)
     if not old.exists():
         return False
     old.acquire_lease(owner(), config.state.lease)
@@ -274,11 +223,7 @@ def _migrate(config: Config, old: SingleStore, new: StateStore, task_slots: int 
     refuse(opening.look_at_source(config, task_slots=task_slots))
     table = opening.open_table(config)
     opening.check_same_server(config, table, stored.record)
-    if table.definition != stored.record.definition:
-        raise SchemaChangedError(
-            f"{stored.record.database}.{stored.record.table} was changed since the job was created",
-            hint="Create the job again under another name, with an empty target.",
-        )
+    opening.check_definition(table, stored.record)
     walk = _settled(config, old, stored)
     cursor = _place(table, walk)
     plan = migrated_plan(plan_table(table, config)[1], cursor)

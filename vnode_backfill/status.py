@@ -10,7 +10,7 @@ from progress.report import Observed, Report, Subject, report_of
 from vnode_backfill.config import Config
 from vnode_backfill.config_values import reveal
 from vnode_backfill.errors import StateError
-from vnode_backfill.places import state_store
+from vnode_backfill.places import state_folder, state_store
 
 
 def read_report(config: Config) -> Report:
@@ -30,6 +30,6 @@ def read_report(config: Config) -> Report:
 def _observed(config: Config, lease: Lease | None) -> Observed:
     if lease is None:
         return Observed()
-    file = ObservedFile(state_store(config).folder, reveal(config.storage.options), lease.generation)
+    file = ObservedFile(state_folder(config), reveal(config.storage.options), lease.generation)
     driver = f"{lease.owner} on {lease.process.host}, process {lease.process.pid}"
     return replace(file.read() or Observed(), driver=driver)

@@ -31,6 +31,7 @@ from vnode_backfill.vnode import Key, KeyKind, KeyPart, KeyValue
 def rescale(config: Config, *, workers: int | None, bitmaps: Sequence[str]) -> int:
     """Spread the vnodes over another number of workers, or exactly as the bitmaps say (`0=0-127 1=128-255`)."""
     store, loaded = _job(config)
+    store.check_possible(RequestKind.RESCALE)
     if bitmaps:
         assignment = _assignment(bitmaps, loaded.record.vnode_count)
         _warn_of_slots(config, len(assignment))
@@ -71,6 +72,7 @@ def stop(config: Config) -> int:
 def resnapshot(config: Config, *, only: str | None, where_key: str | None, everything: bool) -> int:
     """Read chosen vnodes, a stretch of keys, or the whole table again; what the sink holds of them is replaced."""
     store, loaded = _job(config)
+    store.check_possible(RequestKind.RESNAPSHOT)
     if sum((only is not None, where_key is not None, everything)) != 1:
         raise ConfigError("resnapshot needs exactly one of --only, --where-key, --all")
     count = loaded.record.vnode_count
@@ -100,6 +102,10 @@ def drop(config: Config, *, say: Callable[[str], None] = print) -> int:
     say(f"removing its buffer in {buffer}")
     say(f"the target {loaded.record.sink} stays as it is")
     store.drop(owner())
+    # A migration that was killed may have left the job's older state behind; alone, it would count again.
+    older = state_store(config)
+    if older.exists():
+        older.drop(owner())
     Storage.of(buffer, reveal(config.storage.options)).remove()
     return 0
 

@@ -21,10 +21,13 @@ from vnode_backfill.vnode import Key
 
 __all__ = [
     "Query",
+    "canonical",
     "explain_ranges",
     "first_key",
+    "indexed_table",
     "last_key",
     "pads_with_spaces",
+    "placeholder",
     "quoted",
     "select_keys",
     "select_range",
@@ -55,16 +58,16 @@ def select_range(
     definition: TableDefinition, index: str, key_range: KeyRange, *, after: Key | None = None, limit: int | None = None
 ) -> Query:
     """The rows of a range in key order; those behind `after` only; at most `limit`."""
-    columns = ", ".join(_canonical(column) for column in definition.columns)
+    columns = ", ".join(canonical(column) for column in definition.columns)
     return _range_query(definition, index, columns, key_range, after, f" LIMIT {limit}" if limit else "")
 
 
 def select_keys(definition: TableDefinition, index: str, keys: Sequence[Key]) -> Query:
     """The rows of these keys, those that exist."""
-    columns = ", ".join(_canonical(column) for column in definition.columns)
-    each = " AND ".join(f"{quoted(column.name)} = {_placeholder(column)}" for column in definition.key_columns)
+    columns = ", ".join(canonical(column) for column in definition.columns)
+    each = " AND ".join(f"{quoted(column.name)} = {placeholder(column)}" for column in definition.key_columns)
     where = " OR ".join([f"({each})"] * len(keys))
-    text = f"SELECT {columns} FROM {_source(definition, index)} WHERE {where}"
+    text = f"SELECT {columns} FROM {indexed_table(definition, index)} WHERE {where}"
     return Query(text, tuple(value for key in keys for value in key))
 
 
@@ -88,7 +91,7 @@ def first_key(definition: TableDefinition, index: str) -> Query:
 
 def last_key(definition: TableDefinition, index: str) -> Query:
     order = ", ".join(f"{quoted(name)} DESC" for name in definition.key)
-    return Query(f"SELECT {_key_list(definition)} FROM {_source(definition, index)} ORDER BY {order} LIMIT 1")
+    return Query(f"SELECT {_key_list(definition)} FROM {indexed_table(definition, index)} ORDER BY {order} LIMIT 1")
 
 
 def weight_strings(column: Column, count: int, *, pad_to: int | None) -> str:
@@ -120,7 +123,7 @@ def _range_query(
     if key_range.high is not None:
         conditions.append(_beyond(key, key_range.high.key, "<", inclusive=key_range.closed))
     where = " WHERE " + " AND ".join(condition.text for condition in conditions) if conditions else ""
-    text = f"SELECT {columns} FROM {_source(definition, index)}{where} ORDER BY {_key_list(definition)}{tail}"
+    text = f"SELECT {columns} FROM {indexed_table(definition, index)}{where} ORDER BY {_key_list(definition)}{tail}"
     return Query(text, tuple(value for condition in conditions for value in condition.parameters))
 
 
@@ -132,7 +135,7 @@ def _beyond(columns: Sequence[Column], bound: Key, sign: str, *, inclusive: bool
         last = length == len(columns)
         signs = ["="] * (length - 1) + [sign + ("=" if inclusive and last else "")]
         terms = [
-            f"{quoted(column.name)} {comparison} {_placeholder(column)}"
+            f"{quoted(column.name)} {comparison} {placeholder(column)}"
             for column, comparison in zip(columns, signs, strict=False)
         ]
         cases.append("(" + " AND ".join(terms) + ")")
@@ -140,7 +143,8 @@ def _beyond(columns: Sequence[Column], bound: Key, sign: str, *, inclusive: bool
     return Query("(" + " OR ".join(cases) + ")", tuple(parameters))
 
 
-def _source(definition: TableDefinition, index: str) -> str:
+def indexed_table(definition: TableDefinition, index: str) -> str:
+    """The table, read by the index of its key."""
     # Without the hint a large range of a secondary key would be a scan of the whole table and a sort.
     return f"{table_name(definition)} FORCE INDEX ({quoted(index)})"
 
@@ -149,7 +153,8 @@ def _key_list(definition: TableDefinition) -> str:
     return ", ".join(quoted(name) for name in definition.key)
 
 
-def _placeholder(column: Column) -> str:
+def placeholder(column: Column) -> str:
+    """Where a value that the column is compared with stands."""
     return _collated(column, "?") if column.kind is Kind.STRING and column.charset else "?"
 
 
@@ -161,7 +166,7 @@ def _text(literal: str) -> str:
     return f"_utf8mb4'{literal}'"
 
 
-def _canonical(column: Column) -> str:
+def canonical(column: Column) -> str:
     """The column, cast where the protocol's own form would not be the canonical value."""
     name = quoted(column.name)
     if column.kind is Kind.TIME:

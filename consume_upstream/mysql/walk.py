@@ -33,7 +33,7 @@ import pyarrow as pa
 from consume_upstream.mysql.definition import key_index
 from consume_upstream.mysql.resultset import RowDecoder
 from consume_upstream.mysql.server import MySqlTable
-from consume_upstream.mysql.sql import Query, _canonical, _placeholder, _source, quoted, table_name
+from consume_upstream.mysql.sql import Query, canonical, indexed_table, placeholder, quoted, table_name
 from consume_upstream.mysql.statement import Parameter, PreparedStatement
 from vnode_backfill.columns import Column, Kind, TableDefinition
 from vnode_backfill.errors import KeyOrderError, PlanRefusedError, SourceError
@@ -95,13 +95,13 @@ class WalkSession:
 
 def select_behind(definition: TableDefinition, index: str, after: Key | None, limit: int) -> Query:
     """The rows behind a cursor in the order of the key's index, at most `limit`."""
-    columns = ", ".join(_canonical(column) for column in definition.columns)
+    columns = ", ".join(canonical(column) for column in definition.columns)
     order = ", ".join(f"{table_name(definition)}.{quoted(name)}" for name in definition.key)
     where, parameters = "", tuple[Parameter, ...]()
     if after is not None:
         condition = _behind(definition.key_columns, after)
         where, parameters = f" WHERE {condition.text}", condition.parameters
-    text = f"SELECT {columns} FROM {_source(definition, index)}{where} ORDER BY {order} LIMIT {limit}"
+    text = f"SELECT {columns} FROM {indexed_table(definition, index)}{where} ORDER BY {order} LIMIT {limit}"
     return Query(text, parameters)
 
 
@@ -149,7 +149,7 @@ def _behind(columns: Sequence[Column], after: Key) -> Query:
 
 def _compared(column: Column) -> str:
     cast = _CASTS.get(column.kind)
-    return f"CAST(? AS {cast})" if cast else _placeholder(column)
+    return f"CAST(? AS {cast})" if cast else placeholder(column)
 
 
 def _cursor(column: Column, value: object) -> KeyValue:

@@ -248,7 +248,7 @@ def test_driver_that_lost_its_lease_cannot_commit_a_cursor(open_single: OpenSing
 @pytest.mark.parametrize("kind", [RequestKind.RESCALE, RequestKind.RESNAPSHOT])
 def test_request_that_makes_no_sense_for_a_walk_is_refused(open_single: OpenSingle, kind: RequestKind) -> None:
     begun(open_single())
-    with pytest.raises(StateError, match=f"cannot be asked to {kind}"):
+    with pytest.raises(PlanRefusedError, match=f"cannot be asked to {kind}"):
         open_single().append_request(Request(0, kind, workers=2), "anna", "here")
 
 

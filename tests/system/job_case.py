@@ -26,12 +26,12 @@ from devkit.spark import REPOSITORY
 from devkit.waiting import wait_for
 from progress.report import JobPhase, Report
 from progress.state import BackfillState, Failure
-from vnode_backfill import opening
+from vnode_backfill import opening, single_job
 from vnode_backfill.actions import Performer, Services
 from vnode_backfill.config import Config, load_config
 from vnode_backfill.coordinator import Coordinator
 from vnode_backfill.errors import StateError
-from vnode_backfill.job import BackfillJob, Until
+from vnode_backfill.job import Until
 from vnode_backfill.opening import Opened
 from vnode_backfill.status import read_report
 from vnode_backfill.targets import open_sink
@@ -144,6 +144,11 @@ class JobCase:
             **self.settings,
         }  # fmt: skip
 
+    def use(self, **settings: object) -> None:
+        """Go on with other settings."""
+        self.settings = {**self.settings, **settings}
+        self.config.unlink(missing_ok=True)
+
     def loaded_config(self) -> Config:
         return load_config(self.config, env={**os.environ, **self.environment})
 
@@ -215,7 +220,8 @@ class JobCase:
     def here(self, spark: SparkSession) -> JobHere:
         """The job, opened in this process: created and planned if it does not exist."""
         config = self.loaded_config()
-        return JobHere(config, spark, opening.open_job(config, task_slots=None, asked_vnodes=None))
+        opened = single_job.open_configured(config, task_slots=None, asked_vnodes=None, say=print)
+        return JobHere(config, spark, opened)
 
 
 class JobHere:
@@ -227,7 +233,7 @@ class JobHere:
             config, spark, opened.table, open_sink(config, opened.record, opened.store, opened.table),
             opening.change_buffer(config, opened.record, opened.store), opened.store,
         )  # fmt: skip
-        self._job = BackfillJob(services, opened.state, opened.plan, self)
+        self._job = single_job.job_of(services, opened, self)
         self.state: BackfillState = opened.state
         self.failure: Failure | None = None
         self.ended = False

@@ -305,14 +305,17 @@ def live_job(
     rows: int = 6000,
     settings: dict[str, object] | None = None,
 ) -> Iterator[LiveJob]:
-    """A table of `rows` rows with gaps between its keys, and the job that copies it; not started yet."""
+    """A table of `rows` rows with gaps between its keys, and the job that copies it; not started yet.
+
+    It joins no files by itself, so that every commit of its tables is one of the protocol.
+    """
     database = database_of(folder)
     with server.connect() as connection:
         with connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {quote(database)}")
         table = create_orders_table(connection, rows, 7, database=database, key_step=3)
     limits = {"backoff": "100ms", "max_backoff": "400ms", "range_rows": 200}
-    given = dict(settings or {})
+    given = {"sink": {"delta": {"path": str(folder / "lake"), "compact_small_files": 0}}, **(settings or {})}
     limits_given = given.pop("limits", {})
     assert isinstance(limits_given, dict)
     case = JobCase(server, folder, database, settings={**given, "limits": {**limits, **limits_given}})

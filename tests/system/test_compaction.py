@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -32,8 +32,8 @@ from vnode_backfill import maintenance
 from vnode_backfill.change import OFFSET_COLUMNS, ChangeOp
 from vnode_backfill.config import Config
 from vnode_backfill.epoch import Epoch
-from vnode_backfill.maintenance import SWEEP_EVERY_SECONDS, Upkeep
-from vnode_backfill.sinks import delta, delta_compaction
+from vnode_backfill.maintenance import Upkeep
+from vnode_backfill.sinks import delta
 from vnode_backfill.sinks.changes import MemoryChanges, stage
 from vnode_backfill.sinks.delta import DeltaSink
 from vnode_backfill.sinks.delta_compaction import CompactionPolicy
@@ -106,7 +106,7 @@ def test_a_step_is_bounded_and_the_rest_is_told(
     sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = stored(tmp_path / "target")
-    monkeypatch.setattr(delta_compaction.CompactionPlan.step, "__defaults__", (1,))
+    monkeypatch.setattr(delta, "STEP_BYTES", 1)
     done = sink.compact(EAGER)
     assert done is not None
     assert done.left == 40 - done.removed > 0
@@ -244,15 +244,69 @@ def test_nothing_younger_than_the_retention_is_swept(sink: DeltaSink, tmp_path: 
     assert sink.sweep() == []
 
 
-def test_uncommitted_and_staged_files_are_swept_after_the_retention(sink: DeltaSink, tmp_path: Path) -> None:
+def test_uncommitted_and_staged_files_are_swept_after_a_day_whatever_the_retention(
+    sink: DeltaSink, tmp_path: Path
+) -> None:
     (orphan,) = sink.writer().write(Epoch(2), 41, 0, [batch(ORDERS, [order(1000)])]).files
     staged = stage(sink.staging, 0, change_table(ORDERS, [(INSERT, 1, order(1))]), ORDERS.key)
     assert staged is not None
-    for path in (orphan.path, staged.path):
-        before = (tmp_path / "target" / path).stat().st_mtime - 7200
-        os.utime(tmp_path / "target" / path, (before, before))
-    assert sorted(map(os.path.basename, sink.sweep())) == sorted(map(os.path.basename, (orphan.path, staged.path)))
+    paths = [tmp_path / "target" / path for path in (orphan.path, staged.path)]
+    _age(paths, hours=20)
+    assert sink.sweep() == []
+    _age(paths, hours=5)
+    assert sorted(map(os.path.basename, sink.sweep())) == sorted(path.name for path in paths)
     assert stored(tmp_path / "target") == in_order(order(n) for n in range(400))
+
+
+def _age(paths: Sequence[Path], *, hours: int) -> None:
+    for path in paths:
+        before = path.stat().st_mtime - hours * 3600
+        os.utime(path, (before, before))
+
+
+def test_superseded_files_are_swept_after_the_retention(sink: DeltaSink, tmp_path: Path) -> None:
+    sink.compact(EAGER)
+    newest = max((tmp_path / "target" / "_delta_log").glob("*.json"))
+    entries = [json.loads(line) for line in newest.read_text().splitlines()]
+    for entry in entries:
+        if "remove" in entry:
+            entry["remove"]["deletionTimestamp"] -= 2 * 3600 * 1000
+    newest.write_text("\n".join(map(json.dumps, entries)))
+    assert len(sink.sweep()) == 40
+    assert stored(tmp_path / "target") == in_order(order(n) for n in range(400))
+
+
+def test_a_compaction_that_shall_not_go_on_is_let_go_at_once(sink: DeltaSink, tmp_path: Path) -> None:
+    looks: list[int] = []
+
+    def goes_on() -> bool:
+        looks.append(1)
+        return len(looks) < 5
+
+    done = sink.compact(EAGER, goes_on=goes_on)
+    assert done is not None
+    assert (done.removed, done.left) == (0, 40)
+    assert len(bounds(tmp_path)) == 40
+
+
+def test_a_merge_overtaken_by_a_compaction_of_other_files_keeps_what_it_has_written(
+    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "REWRITE_IN_TASKS_BYTES", -1)
+    runs: list[int] = []
+
+    def meanwhile() -> None:
+        runs.append(1)
+        first_ones = CompactionPolicy(TARGET_SIZE, small_files=1)
+        sink_at(tmp_path).compact(first_ones, Meanwhile(lambda: None))
+
+    monkeypatch.setattr(delta, "STEP_BYTES", 1)
+    wanted = changes((UPDATE, 1, order(395, "new")), (INSERT, 3, order(500)))
+    sink.apply(Epoch(2), wanted, Meanwhile(meanwhile))
+    expected = [order(n, "new" if n == 395 else "a") for n in range(400)] + [order(500)]
+    assert stored(tmp_path / "target") == in_order(expected)
+    assert runs == [1]
+    assert len(list((tmp_path / "target").glob("*e2-*"))) == 2
 
 
 def test_a_job_joins_when_it_goes_live_and_then_only_above_its_limit(sink: DeltaSink, tmp_path: Path) -> None:
@@ -266,12 +320,39 @@ def test_a_job_joins_when_it_goes_live_and_then_only_above_its_limit(sink: Delta
     assert went_live.removed == 40
     for epoch in range(2, 12):
         sink.apply(Epoch(epoch), changes((INSERT, 1, order(1000 + epoch))))
-        assert upkeep.maybe_compact(live) is None
+        assert upkeep.maybe_compact(replace(live, revision=epoch)) is None
     for epoch in range(12, 40):
         sink.apply(Epoch(epoch), changes((INSERT, 1, order(1000 + epoch))))
-    assert upkeep.maybe_compact(live) is not None
-    clock[0] = SWEEP_EVERY_SECONDS
-    upkeep.maybe_compact(live)
+    assert upkeep.maybe_compact(replace(live, revision=11)) is None
+    assert upkeep.maybe_compact(replace(live, revision=39)) is not None
+
+
+@dataclass
+class MergeMeanwhile:
+    """Lets a step go on; an epoch that changes every file begins to be merged when its files are being joined."""
+
+    sink: DeltaSink
+    epoch: Epoch
+    looks: int = 0
+
+    def __call__(self) -> bool:
+        self.looks += 1
+        if self.looks == 2:
+            wanted = changes(*((UPDATE, n, order(n, "new")) for n in range(0, 400, 5)))
+            merge = threading.Thread(target=self.sink.apply, args=(self.epoch, wanted))
+            merge.start()
+            merge.join(timeout=2)
+        return True
+
+
+def test_a_job_whose_changes_are_faster_than_a_join_joins_while_they_wait(sink: DeltaSink, tmp_path: Path) -> None:
+    state = beginning(plan_with(0, 10))
+    live = replace(state, vnodes=tuple(replace(v, phase=Phase.LIVE, complete=Epoch(1)) for v in state.vnodes))
+    upkeep = Upkeep(sink, _config(tmp_path))
+    steps = [upkeep.maybe_compact(live, MergeMeanwhile(sink, Epoch(epoch))) for epoch in (2, 3)]
+    assert [step.removed for step in steps if step is not None] == [0, 40]
+    wait_for(lambda: sink.merged(Epoch(3)), "the merge that waited")
+    assert stored(tmp_path / "target") == in_order(order(n, "new" if n % 5 == 0 else "a") for n in range(400))
 
 
 def _config(folder: Path) -> Config:
@@ -308,4 +389,4 @@ def bounds_exist(lake: Path) -> bool:
 
 
 def _sink(folder: Path) -> dict[str, object]:
-    return {"delta": {"path": str(folder / "lake"), "target_file_size": "200KB"}}
+    return {"delta": {"path": str(folder / "lake"), "target_file_size": "200KB", "compact_small_files": 0}}

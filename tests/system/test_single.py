@@ -11,77 +11,29 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from pyspark.sql import SparkSession
 
 from consume_upstream.mysql.connection import SourceAddress
 from consume_upstream.mysql.server import MySqlTable
 from consume_upstream.mysql.walk import WalkSession, cursor_of
-from devkit.comparer import compare_delta
-from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
+from devkit.mysql import MySqlServer, SqlServer
 from devkit.orders import create_orders_table, quote
+from devkit.waiting import wait_for
 from devkit.writer import Workload
+from progress.report import JobPhase
+from progress.single_rows import StoredWalk
 from progress.single_store import SingleStore
 from progress.store import StateStore
 from tests.system.job_case import JobCase
-from tests.system.single_case import SingleCase
-from vnode_backfill import opening
-from vnode_backfill.config import load_config
-from vnode_backfill.errors import PlanRefusedError, StateError
-from vnode_backfill.single_job import open_single, run_single
 from vnode_backfill.vnode import Key
 
-pytestmark = pytest.mark.long
 
-SLOWLY: dict[str, object] = {
-    "executor": "single",
-    "limits": {"backoff": "200ms", "max_backoff": "2s", "rows_per_second": 2500},
-}
-
-
-@contextmanager
-def orders(server: SqlServer, database: str, rows: int) -> Iterator[Workload]:
-    """A table of orders under live traffic."""
-    with server.connect() as connection:
-        connection.cursor().execute(f"CREATE DATABASE {quote(database)}")
-        table = create_orders_table(connection, rows, seed=5, database=database, key_step=3)
-    with Workload(server.connect, table, seed=6, rate=60, large_rows=200) as workload:
-        yield workload
-
-
-@pytest.mark.timeout(900)
-def test_walk_under_traffic_survives_kill_9(mariadb_server: MariaDbServer, tmp_path: Path) -> None:
-    job = SingleCase(mariadb_server, tmp_path, "single_kill", settings=SLOWLY)
-    with orders(mariadb_server, job.database, 6_000) as workload:
-        job.run(kill="after:CommitReceipts:2", seconds=900)
-        half = SingleStore(str(tmp_path / "state"), "case").stored()
-        assert half is not None
-        assert half.walk.rows > 0
-        assert half.state.vnodes[0].complete is None
-        job.run(kill="before:CommitEpoch:3", seconds=900)
-        job.unlimited()
-        job.to_live()
-        workload.stop()
-    job.to_live()
-    assert job.differences() == []
-    done = SingleStore(str(tmp_path / "state"), "case").stored()
-    assert done is not None
-    assert (done.state.is_live, done.books.percent) == (True, 100.0)
-
-
-@pytest.mark.timeout(900)
-def test_half_walked_job_goes_on_under_the_parallel_executor(mysql_server: MySqlServer, tmp_path: Path) -> None:
-    job = SingleCase(mysql_server, tmp_path, "single_migrated", settings=SLOWLY)
-    with orders(mysql_server, job.database, 6_000) as workload:
-        job.run(kill="after:CommitReceipts:3", seconds=900)
-        job.use(executor="parallel", limits={"range_rows": 400})
-        job.to_live()
-        workload.stop()
-    job.to_live()
-    assert job.differences() == []
-    assert not SingleStore(str(tmp_path / "state"), "case").exists()
-    loaded = StateStore(str(tmp_path / "state"), "case").load()
-    assert loaded is not None
-    assert (loaded.record.executor, loaded.record.vnode_count, loaded.plan.generation) == ("parallel", 16, 1)
+def slowly(rows_per_second: int) -> dict[str, object]:
+    """A walk slow enough to be killed, steered and written to meanwhile."""
+    return {
+        "executor": "single",
+        "limits": {"backoff": "200ms", "max_backoff": "2s", "rows_per_second": rows_per_second},
+        "epoch": {"backfill": "300ms", "live": "100ms"},
+    }
 
 
 @dataclass(frozen=True)
@@ -109,6 +61,7 @@ TABLES = (
         tuple(CZECH.split(",")),
     ),
 )  # fmt: skip
+ENUMS = TABLES[0]
 
 
 def fill(server: SqlServer, database: str, table: KeyedTable) -> None:
@@ -152,6 +105,129 @@ def churn(server: SqlServer, database: str, table: KeyedTable) -> Iterator[None]
         writer.join()
 
 
+@contextmanager
+def orders(server: SqlServer, database: str, rows: int) -> Iterator[Workload]:
+    """A table of orders under live traffic."""
+    with server.connect() as connection:
+        connection.cursor().execute(f"CREATE DATABASE IF NOT EXISTS {quote(database)}")
+        table = create_orders_table(connection, rows, seed=5, database=database, key_step=3)
+    with Workload(server.connect, table, seed=6, rate=60, large_rows=200) as workload:
+        yield workload
+
+
+def walked(folder: Path) -> StoredWalk:
+    found = SingleStore(str(folder / "state"), "case").stored()
+    assert found is not None
+    return found
+
+
+def test_key_that_only_the_server_can_order_is_copied_through_kill_9_under_a_writer(
+    mysql_server: MySqlServer, tmp_path: Path
+) -> None:
+    fill(mysql_server, "single_enums", ENUMS)
+    job = JobCase(mysql_server, tmp_path, "single_enums", "enums", ENUMS.key, slowly(150))
+    with churn(mysql_server, "single_enums", ENUMS):
+        job.run(kill="after:CommitReceipts:2")
+        half = walked(tmp_path)
+        assert half.walk.rows > 0
+        assert half.state.vnodes[0].complete is None
+        job.command("throttle", "--off")
+        with job.started("run") as driver:
+            job.wait_for_phase(JobPhase.LIVE, driver)
+            job.command("stop")
+            driver.wait(0)
+    job.to_live()
+    assert job.differences() == []
+    assert (walked(tmp_path).state.is_live, walked(tmp_path).books.percent) == (True, 100.0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_every_such_key_is_copied_through_kill_9_while_it_changes(
+    source_server: SqlServer, database: str, tmp_path: Path, table: KeyedTable
+) -> None:
+    fill(source_server, database, table)
+    job = JobCase(source_server, tmp_path, database, table.name, table.key, slowly(150))
+    with churn(source_server, database, table):
+        job.run(kill="before:CommitEpoch:3")
+        job.command("throttle", "--off")
+        job.to_live()
+    job.to_live()
+    assert job.differences() == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_walk_under_traffic_survives_kill_9(source_server: SqlServer, database: str, tmp_path: Path) -> None:
+    job = JobCase(source_server, tmp_path, database, settings=slowly(2500))
+    with orders(source_server, database, 6_000) as workload:
+        job.run(kill="after:CommitReceipts:2")
+        job.run(kill="before:CommitEpoch:3")
+        assert 0 < walked(tmp_path).walk.rows < 6_000
+        job.command("throttle", "--off")
+        job.to_live()
+        workload.stop()
+    job.to_live()
+    assert job.differences() == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_half_walked_job_goes_on_under_the_parallel_executor(
+    source_server: SqlServer, database: str, tmp_path: Path
+) -> None:
+    job = JobCase(source_server, tmp_path, database, settings=slowly(2500))
+    with orders(source_server, database, 6_000) as workload:
+        job.run(kill="after:CommitReceipts:3")
+        job.use(executor="parallel", limits={"range_rows": 400})
+        assert "goes on under the parallel one" in job.run("--until", "live")
+        workload.stop()
+    job.to_live()
+    assert job.differences() == []
+    assert not SingleStore(str(tmp_path / "state"), "case").exists()
+    loaded = StateStore(str(tmp_path / "state"), "case").load()
+    assert loaded is not None
+    assert (loaded.record.executor, loaded.record.vnode_count, loaded.plan.generation) == ("parallel", 16, 1)
+    job.use(executor="single")
+    assert "is a job of the parallel executor" in job.run(code=2)
+    assert "is a job of the parallel executor" in job.command("plan", code=2)
+
+
+@pytest.mark.long
+def test_running_walk_is_shown_and_steered(mysql_server: MySqlServer, tmp_path: Path) -> None:
+    fill(mysql_server, "single_steered", ENUMS)
+    job = JobCase(mysql_server, tmp_path, "single_steered", "enums", ENUMS.key, slowly(8))
+    assert "walked by one reader" in job.command("plan")
+    with job.started("run") as driver:
+        job.wait_for_phase(JobPhase.SNAPSHOT, driver)
+        wait_for(lambda: job.report().rows > 0, "the first rows are read", state=lambda: str(job.report()))
+        job.command("pause")
+        wait_for(lambda: job.report().paused, "the walk pauses", state=lambda: str(job.report()))
+        shown = json.loads(job.command("status", "--json", "--per-vnode"))
+        assert (shown["phase"], shown["ranges_total"], len(shown["vnodes"])) == ("paused", 1, 1)
+        assert 0 < shown["percent"] < 100
+        assert "has one reader" in job.command("rescale", "--workers", "3", code=2)
+        assert "cannot tell" in job.command("resnapshot", "--only", "0", code=2)
+        assert "cannot tell" in job.command("resnapshot", "--all", code=2)
+        job.command("throttle", "--off")
+        job.command("resume")
+        job.command("wait", "--timeout", "120s")
+        job.command("stop")
+        driver.wait(0)
+    assert job.differences() == []
+    assert "rows" in job.command("status", "--per-vnode")
+
+
+def test_single_executor_refuses_what_needs_several(mysql_server: MySqlServer, tmp_path: Path) -> None:
+    job = JobCase(mysql_server, tmp_path, "nowhere", settings={"executor": "single"})
+    assert "--workers 4: executor: single walks the table with one reader" in job.run("--workers", "4", code=2)
+    assert "--vnodes 8: executor: single" in job.run("--vnodes", "8", code=2)
+    job.use(sink={"iotdb": {"host": "h", "device": "root.a.{id}", "time": {"column": "t"}}})
+    assert "writes to a Delta table only" in job.run(code=2)
+    assert not (tmp_path / "state").exists()
+
+
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_walk_meets_every_row_once_in_the_order_of_the_index(
     source_server: SqlServer, database: str, table: KeyedTable
@@ -168,43 +244,13 @@ def test_walk_meets_every_row_once_in_the_order_of_the_index(
     assert len(met) == len(set(met)) == 60 * len(table.values)
 
 
-@pytest.mark.parametrize("table", [t for t in TABLES if t.name in ("enums", "times", "czech")], ids=lambda t: t.name)
-def test_key_that_only_the_server_can_order_is_copied_while_it_changes(
-    spark: SparkSession, source_server: SqlServer, database: str, tmp_path: Path, table: KeyedTable
+@pytest.mark.parametrize("table", [ENUMS, TABLES[2], TABLES[5]], ids=lambda table: table.name)
+def test_parallel_executor_refuses_such_a_key_and_names_the_single_one(
+    source_server: SqlServer, database: str, tmp_path: Path, table: KeyedTable
 ) -> None:
     fill(source_server, database, table)
-    settings: dict[str, object] = {
-        "executor": "single",
-        "limits": {"rows_per_second": 150},
-        "epoch": {"backfill": "300ms", "live": "100ms"},
-    }
-    case = JobCase(source_server, tmp_path, database, table.name, table.key, settings)
-    config = load_config(case.config)
-    with churn(source_server, database, table):
-        assert run_single(config, spark, until="live") == 0
-    assert run_single(config, spark, until="live") == 0
-    with source_server.connect() as connection:
-        assert compare_delta(connection, database, table.name, table.key, case.lake) == []
-
-
-def test_parallel_executor_refuses_such_a_key_and_names_the_single_one(
-    mysql_server: MySqlServer, tmp_path: Path
-) -> None:
-    fill(mysql_server, "single_refused", TABLES[0])
-    case = JobCase(mysql_server, tmp_path, "single_refused", "enums", ("k", "n"))
-    with pytest.raises(PlanRefusedError, match="whose order the client cannot compute"):
-        opening.open_job(load_config(case.config), task_slots=None, asked_vnodes=None)
-
-
-def test_job_of_the_parallel_executor_is_not_taken_up_by_the_single_one(
-    mysql_server: MySqlServer, tmp_path: Path
-) -> None:
-    with mysql_server.connect() as connection:
-        connection.cursor().execute("CREATE DATABASE single_taken")
-        create_orders_table(connection, 10, seed=1, database="single_taken")
-    case = JobCase(mysql_server, tmp_path, "single_taken")
-    opening.open_job(load_config(case.config), task_slots=None, asked_vnodes=None).store.release()
-    changed = {**json.loads(case.config.read_text()), "executor": "single"}
-    case.config.write_text(json.dumps(changed))
-    with pytest.raises(StateError, match="is a job of the parallel executor"):
-        open_single(load_config(case.config), task_slots=None)
+    job = JobCase(source_server, tmp_path, database, table.name, table.key)
+    refused = job.command("plan", code=2)
+    assert "fix: executor: single" in refused
+    job.use(executor="single")
+    assert "walked by one reader" in job.command("plan")

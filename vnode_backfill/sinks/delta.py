@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from threading import RLock
 
 import numpy as np
 import pyarrow as pa
@@ -25,17 +26,21 @@ from deltalake import DeltaTable
 
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.delta_files import FileLayout, FileReceipt, Storage, storage_errors, unique_stem, write_files
-from vnode_backfill.delta_log import DeltaLog, OvertakenError
+from vnode_backfill.delta_log import DataFile, DeltaLog, OvertakenError
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import SinkUnavailableError
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.sinks import ReadReceipt, TaskRunner, Weighing, receipts_from_json, receipts_to_json
 from vnode_backfill.sinks.changes import Changes, ChangeSlice
 from vnode_backfill.sinks.delta_compaction import (
+    BRIEF_BYTES,
+    STEP_BYTES,
     Compacted,
     CompactionPolicy,
     Joined,
     Joiner,
+    LetGoError,
+    always,
     compaction_due,
     oldest_kept,
     sweep_staged,
@@ -68,6 +73,22 @@ class DeltaFileWriter:
         return ReadReceipt(ordinal, sum(file.rows for file in files), files)
 
 
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """What a merge has written, and the files it was made from.
+
+    It stays right whatever a compaction has joined since, as long as all files that its changes could meet are still there: the
+    others held none of its keys, and so does what was made of them.
+    """
+
+    met: frozenset[str]
+    added: list[FileReceipt]
+    removed: list[DataFile]
+
+    def holds_among(self, files: Sequence[DataFile]) -> bool:
+        return self.met <= {file.path for file in files}
+
+
 class DeltaSink:
     """A Delta table at `path`. `generation` is the driver's, where drivers may replace each other."""
 
@@ -91,6 +112,8 @@ class DeltaSink:
         self._layout = FileLayout.of(definition, target_file_size)
         self._log = DeltaLog(self._storage, job_id, "the target table", generation)
         self._target = Target(self._log, self._schema, self._layout, retention, replace)
+        self._committing = RLock()
+        """Held while an epoch's effect is computed and committed: a compaction of this process puts nothing in place meanwhile."""
 
     @property
     def staging(self) -> Storage:
@@ -124,9 +147,10 @@ class DeltaSink:
         weights: Weighing | None = None,
     ) -> tuple[ReadReceipt, ...]:
         """Appended ranges in one commit, replaced ones in another. Where nothing changes there is no commit."""
-        landed = self._commit_once(_APPEND, epoch, appended, lambda _: ())
-        going = partial(self._without, epoch, frozenset(r.ordinal for r in replaced), plan, weights)
-        return (*landed, *self._commit_once(_REPLACE, epoch, replaced, going))
+        without = partial(self._without, epoch, frozenset(r.ordinal for r in replaced), plan, weights)
+        with self._committing:
+            landed = self._commit_once(_APPEND, epoch, appended, lambda _: ())
+            return (*landed, *self._commit_once(_REPLACE, epoch, replaced, without))
 
     def _commit_once(
         self,
@@ -172,21 +196,29 @@ class DeltaSink:
         """Changes that meet a row rewrite its file, the others become new files; one commit. Where nothing changes there is none."""
         if not changes.rows:
             return
+        with self._committing:
+            self._apply(epoch, changes, tasks)
+
+    def _apply(self, epoch: Epoch, changes: Changes, tasks: TaskRunner | None) -> None:
+        merged: _Merged | None = None
         for _ in range(_TRIES):
             table = self._log.open()
             if self._log.landed(table, _MERGE, epoch):
                 return
+            files = self._log.files(table, self._definition.key)
+            if merged is None or not merged.holds_among(files):
+                merged = self._merge(files, epoch, changes, tasks)
             try:
-                self._merge(table, epoch, changes, tasks)
+                if merged.added or merged.removed:
+                    self._log.commit(table, _MERGE, epoch, merged.added, merged.removed)
             except OvertakenError:
-                # What was found in the files no longer counts: a compaction has put other files in their place.
                 continue
             return
         raise SinkUnavailableError(f"the merge of epoch {epoch} was overtaken by other commits {_TRIES} times")
 
-    def _merge(self, table: DeltaTable, epoch: Epoch, changes: Changes, tasks: TaskRunner | None) -> None:
+    def _merge(self, files: Sequence[DataFile], epoch: Epoch, changes: Changes, tasks: TaskRunner | None) -> _Merged:
         rewriter = self._rewriter(epoch)
-        touched = [(file, changes.within(file)) for file in self._log.files(table, self._definition.key)]
+        touched = [(file, changes.within(file)) for file in files]
         rewrites = [Rewrite(file, part) for file, part in touched if part is not None]
         if sum(each.file.size for each in rewrites) <= REWRITE_IN_TASKS_BYTES:
             tasks = None
@@ -196,8 +228,7 @@ class DeltaSink:
         inserted = run(partial(_insert, rewriter, met), changes.parts())
         added = [file for files in (*(each.files for each in rewritten), *inserted) for file in files]
         removed = [each.removed for each in rewritten if each.removed is not None]
-        if added or removed:
-            self._log.commit(table, _MERGE, epoch, added, removed)
+        return _Merged(frozenset(each.file.path for each in rewrites), added, removed)
 
     def merged(self, epoch: Epoch) -> bool:
         return self._log.landed(self._log.open(), _MERGE, epoch)
@@ -213,17 +244,39 @@ class DeltaSink:
             keys.extend(extremes(parts, columns, weights))
         return keys
 
-    def compact(self, policy: CompactionPolicy, tasks: TaskRunner | None = None) -> Compacted | None:
+    def compact(
+        self,
+        policy: CompactionPolicy,
+        tasks: TaskRunner | None = None,
+        *,
+        goes_on: Callable[[], bool] = always,
+        alone: bool = False,
+    ) -> Compacted | None:
         """Join small neighbours, a bounded part of them, in one commit; None where nothing is due. The rows stay the same.
 
-        May be called while a job writes to the table, from any process: a join whose files are gone meanwhile is let go.
+        May be called while a job writes to the table, from any process: a join whose files are gone meanwhile is let go. Its
+        commit waits for one of this sink's own that is under way. Once `goes_on` says no, everything is let go at once. With `alone`
+        this sink's own commits wait instead, until a brief step is done, which therefore is never in vain.
         """
+        if alone:
+            with self._committing:
+                return self._compact(policy.brief(), BRIEF_BYTES, tasks, goes_on)
+        return self._compact(policy, STEP_BYTES, tasks, goes_on)
+
+    def _compact(
+        self, policy: CompactionPolicy, limit: int, tasks: TaskRunner | None, goes_on: Callable[[], bool]
+    ) -> Compacted | None:
         plan = compaction_due(self._log.files(self._log.open(), self._definition.key), policy)
         if plan is None:
             return None
-        joiner = Joiner(self._storage, self._schema, self._layout)
-        step = plan.step()
-        done = self._put_in_place((tasks or in_threads)(joiner.join, step))
+        joiner = Joiner(self._storage, self._schema, self._layout, goes_on)
+        step = plan.step(limit)
+        try:
+            joined = (tasks or in_threads)(joiner.join, step)
+        except LetGoError:
+            return Compacted(0, 0, 0, left=plan.files)
+        with self._committing:
+            done = self._put_in_place(joined)
         return replace(done, left=plan.files - sum(map(len, step)))
 
     def _put_in_place(self, joined: Sequence[Joined]) -> Compacted:
@@ -242,14 +295,8 @@ class DeltaSink:
         raise SinkUnavailableError(f"a compaction was overtaken by other commits {_TRIES} times")
 
     def sweep(self) -> list[str]:
-        """Delete files that no version within the retention refers to, those that were never committed included.
-
-        Nothing younger goes, staged changes included: a task may be writing or reading it now.
-        """
-        table = self._log.open()
-        with storage_errors(f"{self._storage.path} cannot be swept"):
-            hours = whole_hours(self._retention)
-            swept = table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)
+        """Delete files that are superseded for longer than the retention, never committed or staged for longer than a day too."""
+        swept = self._log.sweep(whole_hours(self._retention))
         return [*swept, *sweep_staged(self._storage, oldest_kept(datetime.now(UTC), self._retention))]
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ Bounds are compared as Python compares them, text by its characters: the order t
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ from vnode_backfill.delta_files import (
     unique_stem,
     write_files,
 )
-from vnode_backfill.delta_log import DataFile
+from vnode_backfill.delta_log import UNCOMMITTED_HOURS, DataFile
 from vnode_backfill.errors import LawBrokenError
 from vnode_backfill.sinks.changes import STAGED_FOLDER, comparable
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 STEP_BYTES = 256 * 1024 * 1024
 """So much is joined between two epochs of a live job: about three seconds of two cores, and the changes wait no longer."""
+BRIEF_BYTES = 32 * 1024 * 1024
 _WIDE = 8
 """A file is wide if so many others begin and so many others end within its bounds."""
 
@@ -56,6 +57,12 @@ class CompactionPolicy:
 
     target_size: int
     small_files: int
+    most_files: int = 1_000
+    """No more files than these become one at a time: opening one costs as much as reading half a megabyte."""
+
+    def brief(self) -> CompactionPolicy:
+        """For a step during which the changes wait: less than a second of one core."""
+        return CompactionPolicy(min(self.target_size, BRIEF_BYTES), self.small_files, most_files=50)
 
     @classmethod
     def on_request(cls, target_size: int) -> CompactionPolicy:
@@ -120,7 +127,7 @@ def compaction_due(files: Sequence[DataFile], policy: CompactionPolicy) -> Compa
         [each.file for each in bounded if each.file.path in wide],
         unknown,
     )
-    groups = tuple(group for run in runs for group in _groups(run, policy.target_size))
+    groups = tuple(group for run in runs for group in _groups(run, policy))
     return CompactionPlan(groups) if groups else None
 
 
@@ -157,12 +164,12 @@ def _wide(files: Sequence[_Bounded]) -> frozenset[str]:
     return frozenset(each.file.path for each in files if min(within(lows, each), within(highs, each)) >= _WIDE)
 
 
-def _groups(files: Sequence[DataFile], target_size: int) -> Iterator[tuple[DataFile, ...]]:
+def _groups(files: Sequence[DataFile], policy: CompactionPolicy) -> Iterator[tuple[DataFile, ...]]:
     """Neighbours, as many as fit the target size; a file alone needs no joining."""
     group: list[DataFile] = []
     size = 0
     for file in files:
-        if group and size + file.size > target_size:
+        if group and (size + file.size > policy.target_size or len(group) == policy.most_files):
             if len(group) > 1:
                 yield tuple(group)
             group, size = [], 0
@@ -172,6 +179,14 @@ def _groups(files: Sequence[DataFile], target_size: int) -> Iterator[tuple[DataF
         yield tuple(group)
 
 
+class LetGoError(Exception):
+    """A join was given up half-way; what it has written is nobody's, and swept up later."""
+
+
+def always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Joiner:
     """Writes the rows of many files into one, in their order, a bounded number of rows at a time; can be pickled."""
@@ -179,6 +194,7 @@ class Joiner:
     storage: Storage
     schema: pa.Schema
     layout: FileLayout
+    goes_on: Callable[[], bool] = always
 
     def join(self, files: Sequence[DataFile]) -> Joined:
         with storage_errors(f"{len(files)} files cannot be joined in {self.storage.path}"):
@@ -191,7 +207,10 @@ class Joiner:
 
     def _rows(self, files: Sequence[DataFile]) -> Iterator[pa.Table]:
         for file in files:
-            yield from read_batches(self.storage, file.path, self.schema)
+            for batch in read_batches(self.storage, file.path, self.schema):
+                if not self.goes_on():
+                    raise LetGoError
+                yield batch
 
 
 def _check_rows(joined: Joined) -> None:
@@ -215,4 +234,4 @@ def sweep_staged(storage: Storage, before: datetime) -> list[str]:
 
 def oldest_kept(now: datetime, retention: timedelta) -> datetime:
     """Files from then on stay, whatever they are: somebody may still be writing or reading them."""
-    return now - max(retention, timedelta(hours=1))
+    return now - max(retention, timedelta(hours=UNCOMMITTED_HOURS))
