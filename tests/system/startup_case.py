@@ -16,6 +16,7 @@ from consume_upstream.mysql.server import MySqlTable
 from devkit.comparer import Difference, compare_delta
 from devkit.mysql import SqlServer
 from devkit.orders import create_orders_table, orders_table, quote
+from devkit.waiting import wait_for
 from tests.system.job_case import JobCase
 from tests.system.live_job import LiveJob
 from vnode_backfill.config import Config, load_config
@@ -43,6 +44,17 @@ class Source:
         with self.server.connect(self.database) as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement.replace("{table}", orders_table(self.database).quoted))
+
+    def purge_to(self, file: str) -> None:
+        """Remove the files of the log before this one. MariaDB keeps one for a moment, until a later one says it is not needed."""
+
+        def purged() -> bool:
+            with self.server.connect() as connection, connection.cursor() as cursor:
+                cursor.execute(f"PURGE BINARY LOGS TO '{file}'")
+                cursor.execute("SHOW BINARY LOGS")
+                return cursor.fetchall()[0][0] == file
+
+        wait_for(purged, f"the log to begin with {file}")
 
     def insert(self, *keys: int) -> None:
         self.execute(*(INSERT.replace("{key}", str(key)) for key in keys))

@@ -239,7 +239,7 @@ def test_a_handoff_is_refused_where_it_does_not_fit(
 
     follow = source.job("follow", FOLLOW)
     source.execute("FLUSH BINARY LOGS")
-    source.execute(f"PURGE BINARY LOGS TO '{open_table(config).written_offset().file}'")
+    source.purge_to(open_table(config).written_offset().file)
     gone = refusal(follow)
     assert f"from_job is copy, whose handoff is {stored.offset}; it is no longer held by the server" in gone.message
     source.execute("ALTER TABLE {table} ADD COLUMN extra INT")

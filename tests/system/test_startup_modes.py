@@ -122,7 +122,7 @@ def test_each_wrong_beginning_is_refused_before_anything_is_written(logged: Sour
     logged.insert(901)
     logged.execute("FLUSH BINARY LOGS")
     logged.insert(902)
-    logged.execute(f"PURGE BINARY LOGS TO '{table.written_offset().file}'")
+    logged.purge_to(table.written_offset().file)
     log = read_source_log(table)
     file, end, held = log.newest.file, log.newest.pos, f"The server holds {log.oldest} to {log.newest}."
     known, foreign, other_kind = strangers(logged.server.flavour, log.newest.gtids)
@@ -251,6 +251,15 @@ def test_snapshot_ends_with_the_table_exactly_as_of_its_handoff(spark: SparkSess
     assert set(rows) == source.source_keys()
 
 
+def test_earliest_stops_at_a_statement_that_changes_the_table_and_names_the_way_on(
+    spark: SparkSession, logged: Source
+) -> None:
+    with pytest.raises(BackfillError, match=r"a statement in the log at .* may change table") as caught:
+        logged.to_live(spark, logged.job("all", {"startup_mode": "earliest"}))
+    assert caught.value.detail.startswith("CREATE TABLE")
+    assert "may begin behind the statement, with startup_mode specific or timestamp" in caught.value.hint
+
+
 @pytest.mark.parametrize("mode", ["earliest", "position", "gtid", "timestamp"])
 def test_a_job_that_only_follows_brings_what_the_log_holds_from_its_beginning(
     spark: SparkSession, log_server: SqlServer, tmp_path: Path, mode: str
@@ -259,7 +268,7 @@ def test_a_job_that_only_follows_brings_what_the_log_holds_from_its_beginning(
         now = int(time.time())
         source.execute(f"SET SESSION timestamp = {now - 3600}", "FLUSH BINARY LOGS")
         table = table_of(source)
-        source.execute(f"PURGE BINARY LOGS TO '{table.written_offset().file}'")
+        source.purge_to(table.written_offset().file)
         source.execute(f"SET SESSION timestamp = {now - 3600}", "DELETE FROM {table} WHERE id = 10")
         source.execute(f"SET SESSION timestamp = {now - 3600}", "UPDATE {table} SET flag = 1 WHERE id = 2")
         middle = table.written_offset()
