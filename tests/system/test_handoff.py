@@ -43,7 +43,8 @@ def source(mysql_server: MySqlServer, tmp_path: Path) -> Iterator[Source]:
 
 def writing(source: Source) -> Workload:
     """Changes of every kind, until it is stopped."""
-    return Workload(lambda: source.server.connect(source.database), orders_table(source.database), seed=11, rate=150)
+    table = orders_table(source.database)
+    return Workload(lambda: source.server.connect(source.database), table, seed=11, rate=150, large_rows=100)
 
 
 def lake_version(source: Source) -> int:
@@ -141,13 +142,14 @@ def test_a_handoff_is_refused_on_a_server_that_does_not_have_its_transactions(
 
 
 def test_the_script_may_be_stopped_and_killed_in_the_middle(source: Source) -> None:
-    copy = source.job("copy", COPY, limits={"rows_per_second": 150, "range_rows": 100})
+    copy = source.job("copy", COPY, limits={"rows_per_second": 300, "range_rows": 100})
     follow = source.job("follow", FOLLOW)
     with writing(source) as writer:
         stopped = interrupt(copy, follow, signal.SIGTERM)
         assert stopped == 1
         assert read_handoff(config_of(copy), "copy") is None
         assert interrupt(copy, follow, signal.SIGKILL) == -signal.SIGKILL
+        assert execute_command(["throttle", "--config", str(copy.config), "--off"]) == 0
         last = hand_over(copy, follow)
         writer.stop()
     assert last.returncode == 0, last.stderr
