@@ -52,7 +52,7 @@ class Source:
             with self.server.connect() as connection, connection.cursor() as cursor:
                 cursor.execute(f"PURGE BINARY LOGS TO '{file}'")
                 cursor.execute("SHOW BINARY LOGS")
-                return cursor.fetchall()[0][0] == file
+                return str(cursor.fetchall()[0][0]) == file
 
         wait_for(purged, f"the log to begin with {file}")
 
