@@ -16,20 +16,24 @@ in hand cannot be repeated, because its samples are of the old log; its effects 
     r2 in hand    → unread, replaces whatever a read of it has left
 
 `begun_again` is for a log of which a part is lost: nothing of the old one counts, every vnode stands at the start of the new one, and
-every range is read again and replaces.
+every range is read again and replaces. A key between two ranges is read by nobody; while the log is whole that does no harm, here it
+would. So the plan must tile (`tiles`), which after an extension it does for a single integer key only: what follows the highest
+text or the highest pair of numbers, nobody can say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from consume_upstream.offset import CdcOffset, LoggedTransaction
 from progress.state import BackfillState, Phase, VnodeState, latest_visible_of
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import LawBrokenError
 from vnode_backfill.intent import set_ranges_back
-from vnode_backfill.keys import SplitPlan
+from vnode_backfill.keys import KeyRange, SplitPlan
+from vnode_backfill.vnode import KeyKind, KeyPart
 
 
 def seen_beyond(state: BackfillState, buffered: Iterable[LoggedTransaction] = ()) -> tuple[str, ...]:
@@ -72,6 +76,21 @@ def begun_again(state: BackfillState, start: CdcOffset, plan: SplitPlan) -> Back
     moved = replace(moved, vnodes=vnodes, changed=None, plan_generation=plan.generation)
     moved, _ = set_ranges_back(moved, plan, frozenset(planned.ordinal for planned in plan.ranges))
     return replace(moved, visible=latest_visible_of(moved.visible, moved))
+
+
+def tiles(plan: SplitPlan) -> bool:
+    """Whether no key can lie between two ranges of the plan."""
+    return all(_adjoin(plan.parts, before.range, after.range) for before, after in pairwise(plan.ranges))
+
+
+def _adjoin(parts: Sequence[KeyPart], before: KeyRange, after: KeyRange) -> bool:
+    if before.high is None or after.low is None:
+        return False
+    if not before.closed:
+        return before.high == after.low
+    last, first = before.high.key[0], after.low.key[0]
+    whole = len(parts) == 1 and parts[0].kind in (KeyKind.INT, KeyKind.UINT)
+    return whole and isinstance(last, int) and first == last + 1
 
 
 def _waiting(vnode: VnodeState, last: Epoch, given_up: Epoch) -> VnodeState:

@@ -35,7 +35,7 @@ from progress.single_state import walk_plan
 from progress.single_store import SingleStore
 from progress.state import BackfillState, Controls, Failure, Request, RequestKind, new_state
 from progress.store import Loaded, StateStore
-from vnode_backfill.another_log import begun_again, moved_to, seen_beyond
+from vnode_backfill.another_log import begun_again, moved_to, seen_beyond, tiles
 from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.columns import what_changed
 from vnode_backfill.config import Config, Executor, StartupMode, TlsConfig, TlsVerify
@@ -386,6 +386,12 @@ def _copy_again(
     first = table.first_offset()
     sink = open_sink(config, loaded.record, store, table)
     plan = extended_plan(table, sink, loaded.plan.at(state.plan_generation), config)
+    if not tiles(plan):
+        raise PlanRefusedError(
+            f"the saved position {state.written} of job {loaded.record.name} is gone, and keys between its ranges are read by nobody",
+            detail="What changed meanwhile in the log cannot be told for such keys.",
+            hint="Drop the job and create it anew with `sink.delta.replace: true`.",
+        )
     if plan.generation > state.plan_generation:
         store.write_plan(plan, plan.generation)
     moved = begun_again(state, first, plan)

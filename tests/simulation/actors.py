@@ -280,8 +280,11 @@ def answer(question: EstimateRows | NextBound, keys: list[int]) -> Answer:
     return BOUNDS[beyond[question.rows - 1]] if len(beyond) >= question.rows else None
 
 
-def extended(plan: SplitPlan, source: ModelSource, sink: ModelSink) -> SplitPlan:
-    """One more generation over the keys outside the plan that source or sink hold, one range on each side."""
+def extended(plan: SplitPlan, source: ModelSource, sink: ModelSink, *, tiling: bool = False) -> SplitPlan:
+    """One more generation over the keys outside the plan that source or sink hold, one range on each side.
+
+    With `tiling` the upper one begins right behind the plan, as for an integer key, else at the first key there is.
+    """
     outside = sorted(k for k in {*source.visible, *sink.rows} if plan.find(BOUNDS[k].order) is None)
     if not outside:
         return plan
@@ -292,6 +295,8 @@ def extended(plan: SplitPlan, source: ModelSource, sink: ModelSink) -> SplitPlan
     assert high is not None
     below = [k for k in outside if BOUNDS[k] < low]
     above = [k for k in outside if BOUNDS[k] > high]
+    if above and tiling:
+        above[0] = next(k for k in BOUNDS if BOUNDS[k] > high)
     return extend_plan(
         plan,
         below=((BOUNDS[below[0]], len(below)), (low, 0)) if below else (),

@@ -17,7 +17,7 @@ from progress.state import BackfillState, Phase, Request, RequestKind, new_state
 from tests.simulation.actors import Driver, Steps, extended, place, planned
 from tests.simulation.source import Flavour, ModelSource
 from tests.simulation.world import ModelSink, ModelStore, WrongError
-from vnode_backfill.another_log import begun_again, moved_to, seen_beyond
+from vnode_backfill.another_log import begun_again, moved_to, seen_beyond, tiles
 from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.coordinator import Coordinator, Stage, decide
 from vnode_backfill.epoch import Actor, Barrier, BarrierKind
@@ -211,12 +211,14 @@ class Simulation:
                 frozenset(t.gtid for t in self.source.log if any(each.holds(t.gtid) for each in known))
             )
             moved = moved_to(state, self.source.position_after(state.written.gtids), plan)
-        else:
+        elif tiles(plan.at(state.plan_generation)):
             self.source.reset_log()
             self._traffic(self.random.randrange(4))
-            plan = extended(plan.at(state.plan_generation), self.source, self.sink)
+            plan = extended(plan.at(state.plan_generation), self.source, self.sink, tiling=True)
             self.store.plans[plan.generation] = plan
             moved = begun_again(state, self._first_offset().position, plan)
+        else:
+            return
         self._say(f"ANOTHER LOG from {moved.written}, epoch {moved.epoch}")
         self.changed_logs += 1
         self.store.commit(moved)

@@ -9,9 +9,11 @@ import pytest
 from consume_upstream.offset import CdcOffset
 from progress.state import BackfillState, Phase
 from tests.unit.coordinated_job import Job
-from tests.unit.state_examples import plan_with
-from vnode_backfill.another_log import begun_again, moved_to, seen_beyond
+from tests.unit.state_examples import PARTS, plan_with
+from vnode_backfill.another_log import begun_again, moved_to, seen_beyond, tiles
 from vnode_backfill.errors import LawBrokenError
+from vnode_backfill.keys import SplitPlan, bound_of
+from vnode_backfill.plan import extend_plan
 from vnode_backfill.protocol import ReadRanges, Started
 
 PLAN = plan_with(0, 10, 20, 30)
@@ -61,3 +63,12 @@ def test_another_server_must_have_what_was_sampled_last() -> None:
     assert state.intent is not None
     sampled = replace(state, intent=replace(state.intent, written=replace(state.intent.written, gtids="0-1-7")))
     assert seen_beyond(sampled) == ("0-1-7",)
+
+
+def test_a_plan_extended_right_behind_its_end_tiles_and_one_with_a_gap_does_not() -> None:
+    def above(low: int) -> SplitPlan:
+        return extend_plan(PLAN, above=((bound_of(PARTS, (low,)), 1), (bound_of(PARTS, (90,)), 0)))
+
+    assert tiles(PLAN)
+    assert tiles(above(31))
+    assert not tiles(above(32))
