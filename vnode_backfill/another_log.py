@@ -27,6 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from consume_upstream.gtid import GtidSet, MariaDbGtidPosition, parse_gtids
 from consume_upstream.offset import CdcOffset, LoggedTransaction
 from progress.state import BackfillState, Phase, VnodeState, latest_visible_of
 from vnode_backfill.epoch import Epoch
@@ -41,16 +42,22 @@ def seen_beyond(state: BackfillState, buffered: Iterable[LoggedTransaction] = ()
 
     `buffered` are those of the epoch in hand that were in the log, and in the buffer, before they were visible.
     """
-    sampled = (state.intent.written.gtids,) if state.intent else ()
+    sampled = tuple(offset.gtids for offset in (state.intent and state.intent.written, state.changed) if offset)
     return (*sampled, *(transaction.gtid for transaction in (*state.missing, *buffered)))
 
 
-def moved_to(state: BackfillState, start: CdcOffset, plan: SplitPlan) -> BackfillState:
-    """The next commit of a job that goes on from `start`, a point of a later era. It has no intent: the next one is sampled anew."""
+def moved_to(
+    state: BackfillState, start: CdcOffset, plan: SplitPlan, buffered: Iterable[LoggedTransaction] = ()
+) -> BackfillState:
+    """The next commit of a job that goes on from `start`, a point of a later era. It has no intent: the next one is sampled anew.
+
+    What was seen of the old log stays known (with `changed`): the next server to take over must have it too.
+    """
     if start.era <= state.written.era:
         raise LawBrokenError(f"{start} of era {start.era} cannot follow {state.written} of era {state.written.era}")
     given_up = state.intent
     epoch = given_up.epoch if given_up else state.epoch
+    changed = (given_up.written if given_up else state.changed) or state.written
     moved = replace(
         state,
         revision=state.revision + 1,
@@ -60,7 +67,7 @@ def moved_to(state: BackfillState, start: CdcOffset, plan: SplitPlan) -> Backfil
         vnodes=tuple(_waiting(vnode, state.epoch, epoch) for vnode in state.vnodes),
         intent=None,
         missing=(),
-        changed=given_up.written if given_up else state.changed,
+        changed=replace(changed, gtids=_together(seen_beyond(state, buffered))),
         failure=None,
         stopped=False,
     )
@@ -76,6 +83,14 @@ def begun_again(state: BackfillState, start: CdcOffset, plan: SplitPlan) -> Back
     moved = replace(moved, vnodes=vnodes, changed=None, plan_generation=plan.generation)
     moved, _ = set_ranges_back(moved, plan, frozenset(planned.ordinal for planned in plan.ranges))
     return replace(moved, visible=latest_visible_of(moved.visible, moved))
+
+
+def _together(seen: Sequence[str]) -> str:
+    """All of them; of MariaDB's positions the first holds the others."""
+    known = [gtids for gtids in seen if gtids]
+    if not known or isinstance(parse_gtids(known[0]), MariaDbGtidPosition):
+        return known[0] if known else ""
+    return str(GtidSet.parse(",".join(known)))
 
 
 def tiles(plan: SplitPlan) -> bool:

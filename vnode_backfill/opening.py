@@ -357,16 +357,16 @@ def _go_on_or_fail(config: Config, store: StateStore, table: MySqlTable, loaded:
             raise
         return _copy_again(config, store, table, loaded, asked)
     if isinstance(start.from_, Saved) and start.from_.by_gtids:
-        loaded = _follow_by_gtids(store, table, loaded)
+        loaded = _follow_by_gtids(store, table, loaded, buffered)
     return start, loaded
 
 
-def _follow_by_gtids(store: StateStore, table: MySqlTable, loaded: Loaded) -> Loaded:
+def _follow_by_gtids(store: StateStore, table: MySqlTable, loaded: Loaded, buffered: BufferNote | None) -> Loaded:
     """Another server has everything this job has seen: go on there, behind the last transaction that was captured."""
     state, log = loaded.state, read_source_log(table)
     found = position_after_gtids(table, state.written.gtids, log)
     start = replace(found.in_era(state.written.era + 1), gtids=state.written.gtids)
-    moved = moved_to(state, start, loaded.plan)
+    moved = moved_to(state, start, loaded.plan, buffered.missing if buffered else ())
     store.commit(moved)
     return replace(loaded, state=moved)
 

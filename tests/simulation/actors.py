@@ -296,7 +296,7 @@ def extended(plan: SplitPlan, source: ModelSource, sink: ModelSink, *, tiling: b
     below = [k for k in outside if BOUNDS[k] < low]
     above = [k for k in outside if BOUNDS[k] > high]
     if above and tiling:
-        above[0] = next(k for k in BOUNDS if BOUNDS[k] > high)
+        above.insert(0, next(k for k in BOUNDS if BOUNDS[k] > high))
     return extend_plan(
         plan,
         below=((BOUNDS[below[0]], len(below)), (low, 0)) if below else (),

@@ -202,15 +202,15 @@ class Simulation:
         state = self.store.state
         plan = self._plan_of(state)
         if self.random.random() < 0.7 and state.written.gtids:
-            buffered = (
-                self.store.buffered.get((self.driver.app("buffer"), state.intent.epoch)) if state.intent else None
-            )
-            seen = (state.written.gtids, *seen_beyond(state, buffered.missing if buffered else ()))
+            intent = state.intent
+            landed = self.store.buffered.get((self.driver.app("buffer"), intent.epoch)) if intent else None
+            buffered = landed.missing if landed else ()
+            seen = (state.written.gtids, *seen_beyond(state, buffered))
             known = [GtidSet.parse(gtids) for gtids in seen if gtids]
             self.source.fail_over(
                 frozenset(t.gtid for t in self.source.log if any(each.holds(t.gtid) for each in known))
             )
-            moved = moved_to(state, self.source.position_after(state.written.gtids), plan)
+            moved = moved_to(state, self.source.position_after(state.written.gtids), plan, buffered)
         elif tiles(plan.at(state.plan_generation)):
             self.source.reset_log()
             self._traffic(self.random.randrange(4))

@@ -55,6 +55,8 @@ class ModelSource:
         self.unseen: list[Transaction] = []
         self.history: list[tuple[tuple[int, int, int], Table]] = [((1, 4, 0), {})]
         self._era, self._number, self._pos, self._value, self._transactions = 0, 1, 4, 0, 0
+        self._base: Table = {}
+        """What the table held where the log begins."""
         self._stalled: set[str] = set()
         self._stall = random.choice((0.0, 0.1, 0.3))
 
@@ -125,7 +127,7 @@ class ModelSource:
                 at = self.random.randrange(len(kept))
                 if at and not kept[at].keys & kept[at - 1].keys:
                     kept[at - 1 : at + 1] = [kept[at], kept[at - 1]]
-        self._new_log({})
+        self._new_log(self._base)
         for transaction in kept:
             rows = [(change.op, change.old_key, change.new_key, change.value) for change in transaction.changes]
             self._note(self._log(rows, transaction.gtid))
@@ -134,7 +136,8 @@ class ModelSource:
     def reset_log(self) -> None:
         """The log begins anew, and nobody knows what stood in it."""
         self.settle()
-        self._new_log(dict(self.logged))
+        self._base = dict(self.logged)
+        self._new_log(self._base)
 
     def position_after(self, gtids: str) -> CdcOffset:
         """Where the first transaction outside the given ones begins."""
@@ -144,7 +147,7 @@ class ModelSource:
 
     def _new_log(self, table: Table) -> None:
         self._era, self._number, self._pos = self._era + 1, self.random.choice((1, 5)), 4
-        self.log, self.unseen, self.logged = [], [], table
+        self.log, self.unseen, self.logged = [], [], dict(table)
         self._stalled.clear()
         self.history.append((self.offset(self._pos).order, dict(table)))
 
