@@ -58,7 +58,11 @@ class CdcOffset:
 
     @property
     def file(self) -> str:
-        return f"{self.prefix}.{self.number % _ERA:06d}"
+        return f"{self.prefix}.{self.file_number:06d}"
+
+    @property
+    def file_number(self) -> int:
+        return self.number % _ERA
 
     @property
     def era(self) -> int:
@@ -66,7 +70,7 @@ class CdcOffset:
 
     def in_era(self, era: int) -> CdcOffset:
         """The same point of the same log, counted as that era."""
-        return replace(self, number=era * _ERA + self.number % _ERA)
+        return replace(self, number=era * _ERA + self.file_number)
 
     @property
     def order(self) -> tuple[int, int, int]:

@@ -116,7 +116,7 @@ class Seen:
         if self.written is not None and self.written.number == captured.number:
             sampled = max(0, self.written.pos - captured.pos)
         if self.held_log is not None:
-            held = self.held_log.bytes_after(captured.number, captured.pos)
+            held = self.held_log.bytes_after(captured.file_number, captured.pos)
         return max((each for each in (sampled, held) if each is not None), default=None)
 
     def retention(self, captured: CdcOffset) -> Retention:
@@ -124,7 +124,7 @@ class Seen:
         held = self.held_log
         if held is None:
             return RETENTION_UNKNOWN
-        return Retention(held.bytes_before(captured.number, captured.pos), held.kept_seconds)
+        return Retention(held.bytes_before(captured.file_number, captured.pos), held.kept_seconds)
 
     def lag_seconds(self, captured: CdcOffset, now: float) -> float | None:
         """The age of the newest change captured while more is written; 0 when everything is."""

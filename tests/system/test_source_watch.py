@@ -105,21 +105,21 @@ def test_replica_that_lags_or_stands_still_holds_the_snapshot(spark: SparkSessio
     with MariaDbServer() as source, replicating(source) as replica:
         checks = {"every": "200ms", "replicas": [{"host": replica.host, "port": replica.port, "max_lag": "2s"}]}
         settings: dict[str, object] = {"limits": {"rows_per_second": 400, "throttle": checks}}
-        with live_job(spark, source, tmp_path, rows=4000, settings=settings) as job, writing(job, rate=40):
-            job.start()
-            job.until(lambda: job.state.rows > 0, "the first rows")
-            delayed(replica, 3600)
-            assert_held(job, f"replica {replica.host}:{replica.port} is ")
-            execute(replica, None, "STOP SLAVE")
-            assert_held(
-                job, f"a throttle check failed: the replica at {replica.host}:{replica.port} is not replicating"
-            )
-            delayed(replica, 0)
-            job.until(lambda: not job.shown().observed.throttled_by, "the replica is in step again")
-            job.ask(lambda config: steering.throttle(config, rows_per_second=None))
-            job.until_live()
+        with live_job(spark, source, tmp_path, rows=4000, settings=settings) as job:
+            with writing(job, rate=40):
+                job.start()
+                job.until(lambda: job.state.rows > 0, "the first rows")
+                delayed(replica, 3600)
+                assert_held(job, f"replica {replica.host}:{replica.port} is ")
+                execute(replica, None, "STOP SLAVE")
+                still = f"the replica at {replica.host}:{replica.port} is not replicating"
+                assert_held(job, f"a throttle check failed: {still}")
+                delayed(replica, 0)
+                job.until(lambda: not job.shown().observed.throttled_by, "the replica is in step again")
+                job.ask(lambda config: steering.throttle(config, rows_per_second=None))
+                job.until_live()
             job.stop()
-        job.assert_equal()
+            job.assert_equal()
 
 
 def assert_held(job: LiveJob, reason: str) -> None:
