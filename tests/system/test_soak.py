@@ -178,6 +178,7 @@ MILLION = 1_000_000
 FAR = 10_000_000
 
 
+@pytest.mark.timeout(1800)
 def test_a_transaction_of_a_million_rows_is_taken_in_bounded_memory(
     mariadb_server: MariaDbServer, tmp_path: Path
 ) -> None:
