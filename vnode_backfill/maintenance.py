@@ -63,7 +63,7 @@ class Upkeep:
         if done is None:
             self._in_vain = False
         # New small files come with every epoch: what was there when it began is joined, not what comes meanwhile.
-        self._joining = done is not None and done.left > 0
+        self._joining = self._joining and done is not None and (done.left > 0 or not done.removed)
         if done is not None:
             self._in_vain = self._in_vain or not done.removed
             log.info("target compacted removed=%d added=%d bytes=%d", done.removed, done.added, done.bytes)

@@ -348,19 +348,25 @@ class MergeMeanwhile:
 def test_a_job_whose_changes_are_faster_than_a_join_joins_while_they_wait(sink: DeltaSink, tmp_path: Path) -> None:
     state = beginning(plan_with(0, 10))
     live = replace(state, vnodes=tuple(replace(v, phase=Phase.LIVE, complete=Epoch(1)) for v in state.vnodes))
-    upkeep = Upkeep(sink, _config(tmp_path))
+    upkeep = Upkeep(sink, _config(tmp_path, small_files=1000))
     steps = [upkeep.maybe_compact(live, MergeMeanwhile(sink, Epoch(epoch))) for epoch in (2, 3)]
     assert [step.removed for step in steps if step is not None] == [0, 40]
     wait_for(lambda: sink.merged(Epoch(3)), "the merge that waited")
     assert stored(tmp_path / "target") == in_order(order(n, "new" if n % 5 == 0 else "a") for n in range(400))
 
 
-def _config(folder: Path) -> Config:
+def _config(folder: Path, small_files: int = 20) -> Config:
     return Config.model_validate(
         {
             "job": "case",
             "mysql": {"host": "h", "user": "u", "database": "d", "table": "t"},
-            "sink": {"delta": {"path": str(folder / "target"), "target_file_size": "20KB", "compact_small_files": 20}},
+            "sink": {
+                "delta": {
+                    "path": str(folder / "target"),
+                    "target_file_size": "20KB",
+                    "compact_small_files": small_files,
+                }
+            },
             "state": {"path": str(folder / "state")},
         }
     )
