@@ -27,6 +27,8 @@ CASES: dict[str, Callable[[Bench], list[Figure]]] = {
     "catchup": catchup,
     "iotdb": iotdb,
 }
+_OWN_TABLE = {"iotdb"}
+"""Cases that make a table of their own, and warm up by themselves."""
 _WARM_UP_ROWS = 20_000
 
 
@@ -51,10 +53,11 @@ def _run(names: list[str], folder: Path, rows: int, rounds: int) -> Results:
     with private_source() as source:
         results = Results(rows, rounds, source.version)
         bench = Bench(source, folder, rows, rounds)
-        _say(f"table of {rows:,} rows")
-        source.create_table(TABLE, rows)
-        _say("warm-up")
-        _warm_up(bench)
+        if set(names) - _OWN_TABLE:
+            _say(f"table of {rows:,} rows")
+            source.create_table(TABLE, rows)
+            _say("warm-up")
+            _warm_up(bench)
         for name in names:
             began = time.monotonic()
             results.add(CASES[name](bench))

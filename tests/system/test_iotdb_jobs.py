@@ -76,7 +76,7 @@ def job_of(
     )
 
 
-def writing(case: IotdbJob, rate: float = 120) -> Workload:
+def writing(case: IotdbJob, rate: float = 15) -> Workload:
     table = orders_table(case.database)
     return Workload(lambda: case.server.connect(case.database), table, seed=3, rate=rate, mix=NO_SHARED_TIMES)
 
@@ -96,7 +96,7 @@ def test_a_chain_of_kills_leaves_exactly_the_points_of_the_rows(case: IotdbJob) 
 
 def test_a_server_killed_twice_under_the_job_loses_nothing(spark: SparkSession, case: IotdbJob) -> None:
     job = case.here(spark)
-    with writing(case, rate=60) as writer, job.running(Until.STOPPED):
+    with writing(case, rate=10) as writer, job.running(Until.STOPPED):
         for ranges in (3, 9):
             job.wait_until_read(ranges, seconds=300)
             case.target.kill()
@@ -154,7 +154,7 @@ def test_a_copy_is_handed_over_to_one_follower(
         return job_of(mysql_server, case.target, case.database, tmp_path, name, cdc=cdc)
 
     copy = job("copy", startup_mode="snapshot")
-    with writing(case, rate=60) as writer:
+    with writing(case, rate=10) as writer:
         assert copy.here(spark).run() is None
         writer.stop()
     with pytest.raises(PlanRefusedError, match="did not write"):
