@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -32,7 +33,10 @@ from vnode_backfill.sinks.iotdb_values import Bools, Ints
 
 LeaseCheck = Callable[[], None]
 """Raises FencedError if another driver has taken over. Can be pickled."""
+Deletion = tuple[list[str], int]
+"""Paths, and the time at which they are emptied."""
 _DEVICES_PER_QUESTION = 200
+_MANY_DELETIONS, _DELETING_SESSIONS = 16, 4
 _TIMES_PER_QUESTION = 500
 _SERIES_PER_QUESTION = 1000
 _CHUNK_BYTES = 96 * 1024 * 1024
@@ -108,11 +112,12 @@ class PointWriter:
         own = own[np.argsort(points.times[own], kind="stable")]
         times = points.times[own]
         starts = np.concatenate([np.flatnonzero(np.diff(times, prepend=times[:1] - 1)), [len(own)]])
+        deletions: list[Deletion] = []
         for start, stop in pairwise(starts.tolist()):
             for first in range(start, stop, _DEVICES_PER_QUESTION):
                 devices = points.device[own[first : min(first + _DEVICES_PER_QUESTION, stop)]]
-                self.settings.lease()
-                self.session.delete([f"{points.devices[number]}.*" for number in devices], int(times[start]))
+                deletions.append(([f"{points.devices[number]}.*" for number in devices], int(times[start])))
+        self._delete(deletions)
 
     def remove_cells(self, points: Points, cells: Sequence[Bools]) -> None:
         """Empty some measurements of slots: `cells` has, per measurement, the numbers of the points concerned."""
@@ -122,11 +127,31 @@ class PointWriter:
         places = np.flatnonzero(wanted)
         if not len(places):
             return
+        deletions: list[Deletion] = []
         for number in places[self._own_slots(points.take(places))]:
             device = points.devices[points.device[number]]
             names = [m.name for m, cell in zip(self.mapping.measurements, cells, strict=True) if cell[number]]
+            deletions.append(([f"{device}.{quoted(name)}" for name in names], int(points.times[number])))
+        self._delete(deletions)
+
+    def _delete(self, deletions: Sequence[Deletion]) -> None:
+        """In several sessions at once where there are many: the server takes each by itself, and waits for its disk each time."""
+        if len(deletions) < _MANY_DELETIONS:
+            self._delete_in(self.session, deletions)
+            return
+        sessions = [IotdbSession(self.settings.address) for _ in range(_DELETING_SESSIONS)]
+        try:
+            with ThreadPoolExecutor(len(sessions)) as pool:
+                shares = [deletions[start :: len(sessions)] for start in range(len(sessions))]
+                list(pool.map(self._delete_in, sessions, shares))
+        finally:
+            for session in sessions:
+                session.close()
+
+    def _delete_in(self, session: IotdbSession, deletions: Sequence[Deletion]) -> None:
+        for paths, at in deletions:
             self.settings.lease()
-            self.session.delete([f"{device}.{quoted(name)}" for name in names], int(points.times[number]))
+            session.delete(paths, at)
 
     def holders(self, points: Points) -> Holders:
         """Who holds the slots of the points, which are in the order of their slots."""
