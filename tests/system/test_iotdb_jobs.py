@@ -47,8 +47,12 @@ INSERT = "INSERT INTO orders (id, big, amount, created, state, flag) VALUES ({},
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[IotdbServer]:
-    """A server that loses nothing when it is killed, and keeps the microseconds of `orders`."""
-    with IotdbServer(precision="us", wal_mode="SYNC") as server:
+    """A server that loses nothing when it is killed, and keeps the microseconds of `orders`.
+
+    The times of `orders` are spread over a century: in partitions of a week each row would have a file of its own.
+    """
+    partitions = {"time_partition_interval": str(1000 * 365 * 86_400_000)}
+    with IotdbServer(precision="us", wal_mode="SYNC", properties=partitions) as server:
         yield server
 
 
