@@ -77,6 +77,7 @@ def job_of(
     server: MySqlServer, target: IotdbServer, database: str, folder: Path, job: str = "case", **mysql: object
 ) -> IotdbJob:
     """Jobs of one database share their state folder."""
+    (folder / job).mkdir(exist_ok=True)
     settings: dict[str, object] = {"limits": LIMITS, "epoch": {"backfill": "500ms", "live": "200ms"}}
     return IotdbJob(
         server, folder / job, database, target=target, settings=settings, mysql=mysql, job=job, state=folder / "state"
