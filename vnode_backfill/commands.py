@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from progress.state import Request, RequestKind
 from vnode_backfill.config import Config, Executor, IotdbSinkConfig, load_config
+from vnode_backfill.config_values import reveal
 from vnode_backfill.errors import ConfigError, StateError
 from vnode_backfill.places import owner, state_store
 from vnode_backfill.status import read_report
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from vnode_backfill.handoff import StoredHandoff
     from vnode_backfill.job import Until
     from vnode_backfill.opening import Examined, Opened
+    from vnode_backfill.verify import JobProgress
 
 
 def plan(config: Config, *, as_json: bool) -> int:
@@ -60,25 +62,38 @@ def status(config: Config, *, as_json: bool, per_vnode: bool, watch: bool) -> in
 
 
 def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool = False) -> int:
-    """Compare source and target; exit code 1 if they differ."""
+    """Compare source and target, whether the job runs or not; exit code 1 if they differ."""
+    from vnode_backfill.delta_files import Storage
     from vnode_backfill.opening import open_table
-    from vnode_backfill.spark_session import open_session
+    from vnode_backfill.spark_session import session_starting
     from vnode_backfill.verification import render, to_json
     from vnode_backfill.verify import verify_table
 
     loaded = state_store(config).load()
     if loaded is None:
         raise StateError(f"there is no job {config.job} in {config.state.path}")
-    table = open_table(config)
     if config.sink.iotdb is not None:
-        return _verify_points(config.sink.iotdb, table, loaded.record, as_json=as_json)
+        return _verify_points(config.sink.iotdb, open_table(config), loaded.record, as_json=as_json)
+    if not loaded.state.backfill_finished:
+        raise StateError(
+            f"job {config.job} has not copied the whole table yet",
+            detail="Rows that were never read would all be told as missing.",
+            hint="Let it go on until it is live: `vnode-backfill run --until live`.",
+        )
     delta = config.sink.delta
-    assert delta is not None
-    spark = open_session(config, master, quiet=not verbose)
-    try:
-        result = verify_table(spark, table, loaded.plan, delta.path, workers=config.workers)
-    finally:
-        spark.stop()
+    if delta is None:
+        raise ConfigError("verify compares a Delta table only", hint="Give sink.delta.path.")
+    plan = loaded.plan if loaded.record.executor != "single" else None
+    target = Storage.of(delta.path, reveal(config.storage.options))
+    with session_starting(config, master, quiet=not verbose) as session:
+        table = open_table(config)
+        spark = session.result()
+        try:
+            result = verify_table(
+                spark, table, plan, target, workers=config.workers, job=lambda: _progress(config)
+            )  # fmt: skip
+        finally:
+            spark.stop()
     print(to_json(result) if as_json else render(result))
     return 0 if result.equal else 1
 
@@ -91,6 +106,15 @@ def _verify_points(iotdb: IotdbSinkConfig, table: MySqlTable, record: JobRecord,
     result = verify_points(table, record.definition, point_settings(iotdb, record.definition))
     print(to_json(result) if as_json else render(result))
     return 0 if result.equal else 1
+
+
+def _progress(config: Config) -> JobProgress:
+    from vnode_backfill.verify import JobProgress
+
+    found = state_store(config).status_snapshot()
+    if found is None:
+        raise StateError(f"job {config.job} vanished from {config.state.path}")
+    return JobProgress(found.state.lowest_applied, running=found.lease is not None)
 
 
 def compact(config: Config, *, sweep_only: bool) -> int:

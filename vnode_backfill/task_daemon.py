@@ -14,11 +14,11 @@ import gc
 from consume_upstream import executor
 from consume_upstream.mysql import server
 from consume_upstream.mysql.resultset import load_kernels
-from vnode_backfill import merge, snapshot
+from vnode_backfill import merge, snapshot, verify_tasks
 from vnode_backfill.sinks import delta
 from vnode_backfill.tasks import forget_archives
 
-PRELOADED = (executor, server, merge, snapshot, delta)
+PRELOADED = (executor, server, merge, snapshot, delta, verify_tasks)
 """The modules that tasks are made of; importing them is what counts."""
 
 

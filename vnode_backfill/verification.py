@@ -46,7 +46,9 @@ class Verification:
     """What was found. `missing`, `extra` and `different` count keys, all of them; `differences` shows the first, in key order.
 
     `rows_compared` are the keys found on both sides. `ranges` counts the planned ranges and the stretches outside them.
-    `columns` counts columns that only one side has, or that have another type in the target.
+    `columns` counts columns that only one side has, or that have another type in the target. `rechecked` counts the comparisons of keys
+    that were changed while the source was read. `changed_since` counts keys that were changed at the source and that the target does not
+    show yet, or that went on changing: whether they are equal is not known.
     """
 
     rows_source: int
@@ -61,6 +63,8 @@ class Verification:
     source_moved: bool
     target_version: int
     seconds: float
+    changed_since: int = 0
+    rechecked: int = 0
 
     @property
     def total(self) -> int:
@@ -78,6 +82,7 @@ def to_json(verification: Verification) -> str:
         equal, source_moved                      true or false
         rows_source, rows_target, rows_compared, ranges, target_version    numbers
         total, missing, extra, different, columns                          numbers of differing keys or columns
+        changed_since, rechecked                 numbers of keys
         seconds                                  number
         differences                              [{kind, key: [value], column, source, target}], the first ones
 
@@ -87,7 +92,7 @@ def to_json(verification: Verification) -> str:
     counted = {
         name: getattr(verification, name)
         for name in ("equal", "source_moved", "rows_source", "rows_target", "rows_compared", "ranges",
-                     "target_version", "total", "missing", "extra", "different", "columns")
+                     "target_version", "total", "missing", "extra", "different", "columns", "changed_since", "rechecked")
     }  # fmt: skip
     shown = [
         {"kind": each.kind, "key": [_plain(value) for value in each.key], "column": each.column,
@@ -101,7 +106,14 @@ def render(verification: Verification) -> str:
     """The result for a person: a line per differing key, and a last line with the verdict."""
     lines = [_line(list(group)) for _, group in groupby(verification.differences, _one_line)]
     if verification.source_moved:
-        lines.append("the source was written to meanwhile: a difference may be a change under way")
+        lines.append(
+            f"the source was written to meanwhile: {verification.rechecked:,} changed keys were compared again"
+        )
+    if verification.changed_since:
+        lines.append(
+            f"{verification.changed_since:,} keys were changed at the source since the offset the target has reached, and are "
+            "not compared: let the job go on, and verify again"
+        )
     rows, ranges = f"{verification.rows_compared:,} rows", f"{verification.ranges:,} ranges"
     if verification.equal:
         return "\n".join([*lines, f"verified: {rows} in {ranges}, 0 differences"])

@@ -1,18 +1,9 @@
-"""Whether the target holds exactly the rows of the source.
+"""Whether the target holds exactly the rows of the source, also while the source is written to and the job runs.
 
-What must be true: every row of the source is read once and every row of the target is read once, also those outside the
-plan, and no two rows that differ count as equal. Why it is:
-
-- the planned ranges and the stretches before, between and behind them tile the whole key (`stretches_of`); the server
-  decides by its own order which row is in which, so none is read twice or left out;
-- the target is read at one version, which is fixed before the first row;
-- rows meet by the values of their key, byte by byte: a text key that differs only in case or in trailing spaces is
-  another key here, whatever its collation says;
-- values are compared by two hashes over all columns, each beginning with another seed. A NULL changes no hash of Spark's,
-  so every column brings a flag along that says whether it is NULL: (NULL, 'a') and ('a', NULL) differ.
-
-Only keys and hashes are shuffled. The rows of differing keys, at most `limit`, are then fetched from both sides and
-compared column by column. FLOAT and DOUBLE are compared by value: -0.0 is 0.0.
+Every row of both sides belongs to one group (see `verify_tasks`): the planned ranges and the stretches before, between and behind them tile
+the whole key (`stretches_of`). Both sides tell how many rows each group has and the sum of their digests over all columns; where both agree the rows
+are equal and none has travelled. A group that disagrees is narrowed down: cut into buckets where it is large, then by the keys and digests of
+its rows. Only rows that are told about are fetched.
 
     source          target             result
     1  'a'          1  'a'             equal
@@ -21,343 +12,372 @@ compared column by column. FLOAT and DOUBLE are compared by value: -0.0 is 0.0.
                     4  'd'             extra
     5  'e'          5  'e', 5  'e'     extra: a key the target holds twice
 
-What breaks it: a source that is written to meanwhile. Then differences may be changes under way, and `source_moved` is
-true (any write to the server's log counts, also to another table).
+Why it is right while both sides move. Let A be the offset that the job's state says is applied, read *before* the target's version is fixed; S
+an offset of which everything at or below is visible, taken *before* the first row is read; W the end of the log *after* the last row
+was read. The version holds every change up to A and none beyond W; every read of the source shows every change up to S and none beyond W.
+A key that the log names in no change of (min(A, S), W] therefore had one and the same row in all of these reads, and in the version if that
+is right: a difference of such a key is a difference, whatever was written elsewhere. It is told. A key that the log does name proves nothing: it is
+compared again, by its own, once the job has applied its change, and so on until it agrees, or differs without having been changed meanwhile.
+What still changes after the last attempt, and everything that was changed since while no driver runs the job, is
+counted as changed since and told as such, never as a difference.
+
+Log and state are read by the code that copies, but decide only which rows prove nothing; values are always those of a query.
+
+What breaks it: a log that no longer reaches back to A (an error, unless nothing differs), and a table whose snapshot is not complete
+(refused by the command). Without a job to ask, the target is taken to be as of now.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
-from delta.tables import DeltaTable
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame, Observation, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark programmer knows
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql import SparkSession
 
-from consume_upstream.upstream_table import UpstreamSession, UpstreamTable
-from vnode_backfill.columns import Kind, TableDefinition
-from vnode_backfill.errors import ActorError, BackfillError, LawBrokenError, SchemaChangedError, SinkError
+from consume_upstream.mysql.checksums import DIGEST, ChecksumSession, Stretch, Sums
+from consume_upstream.mysql.server import MySqlTable
+from consume_upstream.mysql.value_forms import row_forms
+from consume_upstream.mysql.walk import _cursor
+from consume_upstream.offset import CdcOffset
+from vnode_backfill.delta_files import Storage
+from vnode_backfill.errors import LawBrokenError, SchemaChangedError
 from vnode_backfill.keys import Bound, KeyRange, SplitPlan
+from vnode_backfill.tasks import run_tasks
 from vnode_backfill.verification import Difference, DifferenceKind, Value, Verification, render, to_json
-from vnode_backfill.vnode import Key, keys_of
+from vnode_backfill.verify_changes import ChangedKeys
+from vnode_backfill.verify_groups import (
+    BUCKET_ROWS,
+    Agreement,
+    agreement,
+    asked_of,
+    dealt,
+    placement_of,
+    power_of_two,
+    rounds,
+    stretches_of,
+)
+from vnode_backfill.verify_target import TargetView, open_target
+from vnode_backfill.verify_tasks import (
+    FORM,
+    Groups,
+    Placement,
+    SourceDigests,
+    SourceKeys,
+    SourceSums,
+    TargetDigests,
+    TargetRows,
+    TargetSums,
+    combined,
+    tell_rows,
+    tell_sums,
+)
+from vnode_backfill.vnode import Key
 
 __all__ = [
-    "Difference",
-    "DifferenceKind",
-    "Stretch",
-    "Verification",
-    "render",
-    "stretches_of",
-    "to_json",
-    "verify_table",
-]
+    "Difference", "DifferenceKind", "JobProgress", "Stretch", "Verification", "render", "stretches_of", "to_json", "verify_table",
+]  # fmt: skip
 
-_SUB_READ_ROWS = 100_000
-_SEEDS = (0x5EED_0001, 0x5EED_0002)
-_IN_SOURCE, _IN_TARGET = "in_source", "in_target"
-_HASHES = ("first_hash", "second_hash")
+_STRETCH_ROWS = 100_000
+"""Rows of a stretch outside the plan that one query reads."""
+_LEAF_ROWS = 10_000
+"""Rows of a group that are told one by one without cutting it again."""
+_ATTEMPTS = 6
+_APPLY_SECONDS = 60.0
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of the key that is read in one go: `range`, without the keys up to `after` itself."""
+class JobProgress:
+    """What is applied to every vnode of the target, and whether a driver goes on applying."""
 
-    range: KeyRange
-    after: Key | None = None
+    applied: CdcOffset
+    running: bool
+
+
+AskJob = Callable[[], JobProgress]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A key whose rows are not equal; how often each side has it. `view` is the version of the target that was looked at."""
+
+    key: tuple[Value, ...]
+    form: bytes
+    source: int
+    target: int
+    view: TargetView
+
+    @property
+    def kind(self) -> DifferenceKind:
+        if not self.target:
+            return DifferenceKind.MISSING
+        return DifferenceKind.DIFFERENT if self.source == self.target == 1 else DifferenceKind.EXTRA
 
 
 def verify_table(
     spark: SparkSession,
-    table: UpstreamTable,
-    plan: SplitPlan,
-    target_path: str,
+    table: MySqlTable,
+    plan: SplitPlan | None,
+    target: Storage,
     *,
     workers: int,
     limit: int = 100,
-    storage_options: Mapping[str, str] | None = None,
+    job: AskJob | None = None,
 ) -> Verification:
-    """Compare every row of the source with the Delta table at `target_path`; changes neither.
+    """Compare every row of the source with the Delta table at `target`; changes neither.
 
-    `workers` connections read the source. `limit` bounds the keys whose difference is told; all are counted.
-    `storage_options` are given to Spark's reader (`fs.…`).
+    `plan` is None for a job without ranges. `workers` connections read the source. `limit` bounds the keys whose difference is told; all
+    are counted. `job` tells how far the target is.
     """
     started = time.monotonic()
     _check_definition(table)
-    before = table.written_offset()
-    target, version = _open_target(spark, target_path, storage_options or {})
-    columns = _column_differences(table.definition, target.schema)
-    stretches = stretches_of(plan)
-    rows = _Comparison(table, _read_source(spark, table, stretches, workers), target, columns)
-    with _spark_errors(f"comparing {table.definition.database}.{table.definition.table} with {target_path}"):
-        suspects, totals = rows.suspects(limit)
-        differences = [*columns, *rows.explain(spark, suspects)]
-    return Verification(
-        rows_source=totals[_IN_SOURCE],
-        rows_target=totals[_IN_TARGET],
-        rows_compared=totals["compared"],
-        ranges=len(stretches),
-        missing=totals["missing"],
-        extra=totals["extra"],
-        different=totals["different"],
-        columns=len(columns),
-        differences=tuple(differences),
-        source_moved=table.written_offset() != before,
-        target_version=version,
-        seconds=time.monotonic() - started,
-    )
-
-
-def stretches_of(plan: SplitPlan) -> tuple[Stretch, ...]:
-    """The planned ranges and what lies before, between and behind them: together every key, each once."""
-    if not plan.ranges:
-        return (Stretch(KeyRange(None, None)),)
-    ranges = [planned.range for planned in plan.ranges]
-    stretches = [Stretch(KeyRange(None, ranges[0].low))]
-    for here, following in pairwise([*ranges, None]):
-        assert here is not None
-        stretches.append(Stretch(here))
-        low = following.low if following is not None else None
-        if here.high is None or here.high != low:
-            stretches.append(_behind(here, low))
-    return tuple(stretches)
-
-
-def _behind(here: KeyRange, high: Bound | None) -> Stretch:
-    if here.closed and here.high is not None:
-        return Stretch(KeyRange(None, high), after=here.high.key)
-    return Stretch(KeyRange(here.high, high))
+    progress = job() if job is not None else None
+    view = open_target(table.definition, target)
+    comparison = _Comparison(spark, table, view, workers, limit, job)
+    comparison.begin(progress)
+    ranges = stretches_of(plan)
+    comparison.compare(ranges, {planned.range for planned in plan.ranges} if plan is not None else set())
+    return comparison.result(len(ranges), started)
 
 
 class _Comparison:
-    """Both sides as data frames of the same columns, and the two passes over them."""
+    """One comparison: what was found so far, and the passes that find it."""
 
-    def __init__(self, table: UpstreamTable, source: DataFrame, target: DataFrame, told: Sequence[Difference]) -> None:
-        self._table = table
-        self._definition = table.definition
-        self._source = source
-        self._target = target
-        apart = {difference.column for difference in told}
-        self._columns = [column.name for column in table.definition.columns if column.name not in apart]
+    def __init__(
+        self, spark: SparkSession, table: MySqlTable, view: TargetView, workers: int, limit: int, job: AskJob | None
+    ) -> None:
+        self._spark = spark.sparkContext
+        self._table, self._definition, self._view = table, table.definition, view
+        self._workers, self._limit, self._job = workers, limit, job
+        self._slots = max(2, self._spark.defaultParallelism)
+        self._found: list[_Found] = []
+        self._counts = dict.fromkeys(DifferenceKind, 0)
+        self._unproven: dict[bytes, _Found] = {}
+        self._rechecked = self._rows_source = self._rows_target = self._common = 0
 
-    def suspects(self, limit: int) -> tuple[list[Row], Mapping[str, int]]:
-        """The first `limit` keys that are not equal, and how many there are of each kind, in one pass over both sides.
+    def begin(self, progress: JobProgress | None) -> None:
+        """Note where the log has to be read from. The job was asked, and the target's version fixed, before."""
+        self._first = self._table.first_offset()
+        self._written = self._table.written_offset()
+        applied = self._first if progress is None else progress.applied
+        self._changes = ChangedKeys(self._table, min(applied, self._first))
 
-        The totals are observed in the stage whose result is collected: a task that is repeated counts once.
-        """
-        keys = [_nth(i) for i in range(len(self._definition.key))]
-        grouped = self._hashed(self._source, source=1).unionAll(self._hashed(self._target, source=0)).groupBy(*keys)
-        met = grouped.agg(
-            *[F.sum(name).alias(name) for name in (_IN_SOURCE, _IN_TARGET)],
-            *[F.bit_xor(name).alias(name) for name in _HASHES],
-        )
-        observed = Observation()
-        counted = met.observe(observed, *_totals())
-        rows = counted.where(~_is_equal()).orderBy(*keys).limit(limit).collect()
-        totals = {name: int(value or 0) for name, value in observed.get.items()}
-        if totals["read_twice"]:
-            raise LawBrokenError(f"{totals['read_twice']} keys of the source were read more than once")
-        return rows, totals
+    def compare(self, ranges: Sequence[Stretch], planned: set[KeyRange]) -> None:
+        """All passes over the rows: sums, narrowing, and again what was changed meanwhile."""
+        stretches = self._cut(ranges, planned)
+        placement = placement_of(self._definition, stretches, self._view.rows)
+        source, target = self._sums(list(enumerate(stretches)), placement, None)
+        self._rows_source, self._rows_target = int(source.rows.sum()), int(target.rows.sum())
+        for found, narrowed in self._narrowed(stretches, placement, agreement(source, target)):
+            for groups in rounds(found.groups, found.sizes):
+                self._compare_rows(stretches, narrowed, groups)
+        self._settle()
 
-    def explain(self, spark: SparkSession, suspects: Sequence[Row]) -> list[Difference]:
-        """What is wrong with each suspect, in their order."""
-        keys = _keys_as_arrow(self._definition, suspects)
-        changed = [position for position, row in enumerate(suspects) if row[_IN_SOURCE] == row[_IN_TARGET] == 1]
-        told = self._compare_rows(spark, keys.take(pa.array(changed, pa.int64())))
-        differences: list[Difference] = []
-        for position, (row, key) in enumerate(zip(suspects, _tuples(keys), strict=True)):
-            if position in changed:
-                differences += told.get(key) or [Difference(DifferenceKind.DIFFERENT, key)]
+    def result(self, ranges: int, started: float) -> Verification:
+        differences = (*self._view.told, *self._explained())
+        moved = self._table.written_offset() != self._written
+        return Verification(
+            rows_source=self._rows_source, rows_target=self._rows_target, rows_compared=self._common, ranges=ranges,
+            missing=self._counts[DifferenceKind.MISSING], extra=self._counts[DifferenceKind.EXTRA],
+            different=self._counts[DifferenceKind.DIFFERENT], columns=len(self._view.told), differences=differences,
+            source_moved=moved, target_version=self._view.version, seconds=time.monotonic() - started,
+            changed_since=len(self._unproven), rechecked=self._rechecked,
+        )  # fmt: skip
+
+    def _cut(self, ranges: Sequence[Stretch], planned: set[KeyRange]) -> list[Stretch]:
+        """The stretches outside the plan in pieces that one query may read; planned ranges are small already."""
+        cut: list[Stretch] = []
+        with ChecksumSession(self._table, self._view.columns) as session:
+            for stretch in ranges:
+                rest = stretch
+                outside = stretch.after is not None or stretch.range not in planned
+                while outside and (key := session.key_behind(rest, _STRETCH_ROWS)) is not None:
+                    upto = KeyRange(rest.range.low, Bound(key, b""), closed=True)
+                    cut.append(replace(rest, range=upto))
+                    rest = Stretch(KeyRange(None, stretch.range.high, closed=stretch.range.closed), after=key)
+                cut.append(rest)
+        return cut
+
+    def _sums(
+        self, stretches: Sequence[tuple[int, Stretch]], placement: Placement, wanted: Groups | None
+    ) -> tuple[Sums, Sums]:
+        numbered = stretches if placement.parts else [(0, stretch) for _, stretch in stretches]
+        lanes = [
+            SourceSums(self._table, self._view.columns, lane, placement.buckets)
+            for lane in dealt(numbered, self._workers)
+        ]
+        files = None if wanted is None else self._view.files_of([s for _, s in stretches], placement.parts)
+        read = [TargetSums(lane, placement, wanted) for lane in self._view.lanes(self._slots, files)]
+        tasks: list[SourceSums | TargetSums] = [*lanes, *read]
+        told = run_tasks(self._spark, tell_sums, tasks)
+        return combined(told[: len(lanes)]), combined(told[len(lanes) :])
+
+    def _narrowed(
+        self, stretches: Sequence[Stretch], placement: Placement, found: Agreement
+    ) -> Iterator[tuple[Agreement, Placement]]:
+        """Groups small enough to tell their rows one by one: those that are, and the buckets of large ranges that disagree."""
+        self._common += found.rows
+        large = found.sizes > _LEAF_ROWS if placement.parts else np.zeros(len(found.groups), np.bool_)
+        if not large.all():
+            yield Agreement(0, found.groups[~large], found.sizes[~large]), placement
+        if large.any():
+            finer = replace(placement, buckets=power_of_two(int(found.sizes.max()) // BUCKET_ROWS))
+            ranges = found.groups[large]
+            narrowed = agreement(*self._sums([(int(n), stretches[n]) for n in ranges], finer, ranges))
+            self._common += narrowed.rows
+            yield narrowed, finer
+
+    def _compare_rows(self, stretches: Sequence[Stretch], placement: Placement, groups: Groups) -> None:
+        """Compare the rows of some groups key by key."""
+        asked = asked_of(stretches, placement, groups)
+        source = [
+            SourceDigests(self._table, self._view.columns, lane, placement.buckets)
+            for lane in dealt(asked, self._workers)
+        ]
+        files = self._view.files_of([stretch for stretch, _ in asked], placement.parts)
+        target = [TargetDigests(lane, placement, groups) for lane in self._view.lanes(self._slots, files)]
+        common, found = self._compared(source, target, self._view)
+        self._common += common
+        self._changes.read(self._table.written_offset())
+        self._judge(found, self._changes.forms)
+
+    def _judge(self, found: Sequence[_Found], changed: set[bytes]) -> None:
+        """A key that was not changed differs; of the others nothing is proven yet."""
+        for each in found:
+            if each.form in changed:
+                self._unproven[each.form] = each
                 continue
-            kind = DifferenceKind.EXTRA if row[_IN_TARGET] else DifferenceKind.MISSING
-            differences.append(Difference(kind, key, None, row[_IN_SOURCE], row[_IN_TARGET]))
-        return differences
+            if each.source > 1:
+                raise LawBrokenError(f"key {each.key!r} of the source was read {each.source} times")
+            self._counts[each.kind] += 1
+            self._found.append(each)
+        self._found = sorted(self._found, key=lambda each: each.key)[: self._limit]
 
-    def _hashed(self, frame: DataFrame, *, source: int) -> DataFrame:
-        values = [each for name in self._columns for each in (_col(name).isNull(), _col(name))]
-        return frame.select(
-            *[_sortable(self._definition, name).alias(_nth(i)) for i, name in enumerate(self._definition.key)],
-            F.lit(source).cast("long").alias(_IN_SOURCE),
-            F.lit(1 - source).cast("long").alias(_IN_TARGET),
-            *[F.xxhash64(F.lit(seed), *values).alias(name) for name, seed in zip(_HASHES, _SEEDS, strict=True)],
-        )
+    def _settle(self) -> None:
+        """Compare keys that were changed meanwhile again, as long as the job goes on and keys are left."""
+        for _ in range(_ATTEMPTS):
+            if not self._unproven or self._job is None:
+                return
+            progress = self._applied(self._changes.newest)
+            if progress is None:
+                return
+            view = open_target(self._definition, self._view.storage)
+            changes = ChangedKeys(self._table, min(progress.applied, self._table.first_offset()))
+            asked, self._unproven = self._unproven, {}
+            found = self._compare_keys(tuple(asked.values()), view)
+            self._rechecked += len(asked)
+            changes.read(self._table.written_offset())
+            self._changes = changes
+            self._judge(found, changes.forms)
 
-    def _compare_rows(self, spark: SparkSession, keys: pa.Table) -> dict[tuple[Value, ...], list[Difference]]:
-        """The differing columns of the rows with these keys; a row that is gone or equal by now has none."""
-        if not keys.num_rows:
+    def _applied(self, offset: CdcOffset | None) -> JobProgress | None:
+        """The job's progress once it has applied `offset`; None if nobody drives it or it does not get there in time."""
+        assert self._job is not None
+        ends = time.monotonic() + _APPLY_SECONDS
+        while True:
+            progress = self._job()
+            if offset is None or progress.applied >= offset:
+                return progress
+            if not progress.running or time.monotonic() > ends:
+                return None
+            time.sleep(_POLL_SECONDS)
+
+    def _compare_keys(self, asked: Sequence[_Found], view: TargetView) -> list[_Found]:
+        forms = tuple(each.form for each in asked)
+        keys = [self._cursor_of(each.key) for each in asked]
+        source = [SourceKeys(self._table, self._view.columns, lane) for lane in dealt(keys, self._workers)]
+        target = [TargetRows(lane, forms, whole=False) for lane in view.lanes(self._slots)]
+        _, found = self._compared(source, target, view)
+        asked_for = set(forms)
+        # The server finds a text key by its collation: rows that were not asked for are other keys.
+        return [each for each in found if each.form in asked_for]
+
+    def _compared(
+        self,
+        source: Sequence[SourceDigests | SourceKeys],
+        target: Sequence[TargetDigests | TargetRows],
+        view: TargetView,
+    ) -> tuple[int, list[_Found]]:
+        """Run the tasks of both sides; how many keys both have, and those whose rows are not the same."""
+        tasks: list[SourceDigests | SourceKeys | TargetDigests | TargetRows] = [*source, *target]
+        told = run_tasks(self._spark, tell_rows, tasks)
+        return _compared(told[: len(source)], told[len(source) :], self._definition.key, view)
+
+    def _cursor_of(self, key: tuple[Value, ...]) -> Key:
+        return tuple(_cursor(column, value) for column, value in zip(self._definition.key_columns, key, strict=True))
+
+    def _explained(self) -> Iterator[Difference]:
+        """What is wrong with each key that is told, column by column where both sides have its row."""
+        both = [each for each in self._found if each.kind is DifferenceKind.DIFFERENT]
+        source = self._source_rows(both)
+        target: dict[bytes, tuple[Value, ...]] = {}
+        for view in {id(each.view): each.view for each in both}.values():
+            target |= self._target_rows([each for each in both if each.view is view], view)
+        for each in self._found:
+            if each.kind is not DifferenceKind.DIFFERENT:
+                yield Difference(each.kind, each.key, None, each.source, each.target)
+                continue
+            pairs = zip(self._view.columns, source.get(each.form, ()), target.get(each.form, ()), strict=False)
+            told = [Difference(each.kind, each.key, name, a, b) for name, a, b in pairs if a != b]
+            yield from told or [Difference(each.kind, each.key)]
+
+    def _source_rows(self, wanted: Sequence[_Found]) -> dict[bytes, tuple[Value, ...]]:
+        if not wanted:
             return {}
-        target = self._by_key(self._fetch_target(spark, keys))
-        told: dict[tuple[Value, ...], list[Difference]] = {}
-        for key, row in self._by_key(self._fetch_source(keys)).items():
-            pairs = zip(self._columns, row, target.get(key, row), strict=True)
-            told[key] = [Difference(DifferenceKind.DIFFERENT, key, name, a, b) for name, a, b in pairs if a != b]
-        return told
+        with ChecksumSession(self._table, self._view.columns) as session:
+            rows = session.rows_of([self._cursor_of(each.key) for each in wanted])
+        forms = row_forms(self._definition.key_columns, rows).to_pylist()
+        return dict(zip(forms, _tuples(rows.select(list(self._view.columns))), strict=True))
 
-    def _fetch_source(self, keys: pa.Table) -> pa.Table:
-        columns = [column.combine_chunks() for column in keys.columns]
-        batches: list[pa.RecordBatch] = []
-        with self._table.session() as session:
-            for key in keys_of(self._definition.key_parts, columns):
-                # Only the key of a bound is sent to the server; its place in the order is for the client to compare.
-                bound = Bound(key, b"")
-                batches += session.read_range(KeyRange(bound, bound, closed=True))
-        schema = _nullable(self._definition)
-        return pa.Table.from_batches([batch.cast(schema) for batch in batches], schema).select(self._columns)
-
-    def _fetch_target(self, spark: SparkSession, keys: pa.Table) -> pa.Table:
-        wanted = spark.createDataFrame(keys.rename_columns([_nth(i) for i in range(keys.num_columns)]))
-        same = [F.col(_nth(i)).eqNullSafe(_col(name)) for i, name in enumerate(self._definition.key)]
-        matching = self._target.join(F.broadcast(wanted), same, "left_semi")
-        found = matching.select(*[_col(name) for name in self._columns]).toArrow()
-        schema = _nullable(self._definition)
-        return found.cast(pa.schema([schema.field(name) for name in self._columns]))
-
-    def _by_key(self, rows: pa.Table) -> dict[tuple[Value, ...], tuple[Value, ...]]:
-        return dict(zip(_tuples(rows.select(list(self._definition.key))), _tuples(rows), strict=True))
+    def _target_rows(self, wanted: Sequence[_Found], view: TargetView) -> dict[bytes, tuple[Value, ...]]:
+        forms = tuple(each.form for each in wanted)
+        rows: dict[bytes, tuple[Value, ...]] = {}
+        for told in run_tasks(
+            self._spark, tell_rows, [TargetRows(lane, forms, whole=True) for lane in view.lanes(self._slots)]
+        ):
+            if told.num_rows:
+                found = _tuples(told.select(list(self._view.columns)))
+                rows |= dict(zip(told.column(FORM).to_pylist(), found, strict=True))
+        return rows
 
 
-def _is_equal() -> SparkColumn:
-    """Once on each side, with the same hashes: x xor x is 0."""
-    once = (F.col(_IN_SOURCE) == 1) & (F.col(_IN_TARGET) == 1)
-    return once & (F.col(_HASHES[0]) == 0) & (F.col(_HASHES[1]) == 0)
-
-
-def _totals() -> list[SparkColumn]:
-    in_source, in_target = F.col(_IN_SOURCE), F.col(_IN_TARGET)
-    once = (in_source == 1) & (in_target == 1)
-    return [
-        F.sum(in_source).alias(_IN_SOURCE),
-        F.sum(in_target).alias(_IN_TARGET),
-        F.count_if((in_source > 0) & (in_target > 0)).alias("compared"),
-        F.count_if(in_target == 0).alias("missing"),
-        F.count_if((in_source == 0) | (in_target > 1)).alias("extra"),
-        F.count_if(once & ~_is_equal()).alias("different"),
-        F.count_if(in_source > 1).alias("read_twice"),
+def _compared(
+    source: Sequence[pa.Table], target: Sequence[pa.Table], key: Sequence[str], view: TargetView
+) -> tuple[int, list[_Found]]:
+    """How many keys both sides have, and the keys whose rows are not the same, once on each side."""
+    here, there = _by_form(source, key), _by_form(target, key)
+    found = [
+        _Found((row or there[form])[2], form, row[0] if row else 0, there[form][0] if form in there else 0, view)
+        for form in {**here, **there}
+        if (row := here.get(form)) is None or row[:2] != there.get(form, (0, 0))[:2] or row[0] != 1
     ]
+    return sum(form in there for form in here), found
 
 
-def _col(name: str) -> SparkColumn:
-    return F.col("`" + name.replace("`", "``") + "`")
-
-
-def _nth(position: int) -> str:
-    """Key columns go by their place, so that no column of the table can be taken for one of ours."""
-    return f"key_{position}"
-
-
-def _sortable(definition: TableDefinition, name: str) -> SparkColumn:
-    # A collected TIMESTAMP would come in this process's own time zone.
-    return F.unix_micros(_col(name)) if definition.column(name).kind is Kind.TIMESTAMP else _col(name)
-
-
-def _keys_as_arrow(definition: TableDefinition, rows: Sequence[Row]) -> pa.Table:
-    arrays = []
-    for position, column in enumerate(definition.key_columns):
-        values = [row[_nth(position)] for row in rows]
-        sent = pa.int64() if column.kind is Kind.TIMESTAMP else column.arrow_type
-        arrays.append(pa.array(values, sent).cast(column.arrow_type))
-    return pa.table(arrays, names=list(definition.key))
-
-
-def _nullable(definition: TableDefinition) -> pa.Schema:
-    """Every column may be NULL: Spark would not look for a NULL where it is told that there is none."""
-    return pa.schema([field.with_nullable(True) for field in definition.arrow_schema])
+def _by_form(tables: Sequence[pa.Table], key: Sequence[str]) -> dict[bytes, tuple[int, int, tuple[Value, ...]]]:
+    """How often a key is there, the sum of its rows' digests, and its values."""
+    found: dict[bytes, tuple[int, int, tuple[Value, ...]]] = {}
+    for table in tables:
+        if not table.num_rows:
+            continue
+        keys = _tuples(table.select(list(key)))
+        for form, digest, values in zip(table[FORM].to_pylist(), table[DIGEST].to_pylist(), keys, strict=True):
+            before = found.get(form)
+            found[form] = (1, digest, values) if before is None else (before[0] + 1, before[1] + digest, values)
+    return found
 
 
 def _tuples(rows: pa.Table) -> list[tuple[Value, ...]]:
     return list(zip(*[column.to_pylist() for column in rows.columns], strict=True))
 
 
-def _read_source(spark: SparkSession, table: UpstreamTable, stretches: Sequence[Stretch], workers: int) -> DataFrame:
-    """The source's rows, read by one task per worker when an action asks for them."""
-    count = max(1, min(workers, len(stretches)))
-    lanes = [tuple(stretches[i::count]) for i in range(count)]
-    schema = from_arrow_schema(_nullable(table.definition), prefer_timestamp_ntz=True)
-    return spark.range(0, count, 1, count).mapInArrow(_lane_reader(table, lanes), schema)
-
-
-def _lane_reader(
-    table: UpstreamTable, lanes: Sequence[Sequence[Stretch]]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for lane in batch.column(0).to_pylist():
-                with table.session() as session:
-                    for stretch in lanes[lane]:
-                        yield from _read_stretch(session, table.definition, stretch)
-
-    return read
-
-
-def _read_stretch(session: UpstreamSession, definition: TableDefinition, stretch: Stretch) -> Iterator[pa.RecordBatch]:
-    """All rows of a stretch, by queries of bounded size: no read view stays open for long, whatever a stretch holds."""
-    after = stretch.after
-    while True:
-        rows, last = 0, None
-        for batch in session.read_range(stretch.range, after=after, limit=_SUB_READ_ROWS):
-            if batch.num_rows:
-                rows, last = rows + batch.num_rows, batch.slice(batch.num_rows - 1)
-                yield batch
-        if last is None or rows < _SUB_READ_ROWS:
-            return
-        (after,) = keys_of(definition.key_parts, [last.column(name) for name in definition.key])
-
-
-def _check_definition(table: UpstreamTable) -> None:
+def _check_definition(table: MySqlTable) -> None:
     """A column that the job does not know would not be compared."""
     if table.current_definition() != table.definition:
         raise SchemaChangedError(
             f"table {table.definition.database}.{table.definition.table} is no longer defined as when the job was created",
             hint="Change it back, or drop the job and create it again.",
         )
-
-
-def _open_target(spark: SparkSession, path: str, options: Mapping[str, str]) -> tuple[DataFrame, int]:
-    """The table at its newest version, and that version's number."""
-    try:
-        (newest,) = DeltaTable.forPath(spark, path, dict(options)).history(1).select("version").collect()
-        version = int(newest["version"])
-        return spark.read.format("delta").options(**options).option("versionAsOf", version).load(path), version
-    except (PySparkException, Py4JJavaError) as error:
-        raise SinkError(f"the Delta table at {path} cannot be read", detail=_first_lines(error)) from error
-
-
-def _column_differences(definition: TableDefinition, target: StructType) -> list[Difference]:
-    """Columns that cannot be compared. Demands the key columns: without them no row can be found."""
-    wanted = from_arrow_schema(_nullable(definition), prefer_timestamp_ntz=True)
-    source_types = {field.name: field.dataType.simpleString() for field in wanted}
-    target_types = {field.name: field.dataType.simpleString() for field in target}
-    names = [*source_types, *(name for name in target_types if name not in source_types)]
-    apart = [name for name in names if source_types.get(name) != target_types.get(name)]
-    lost = [name for name in definition.key if name in apart]
-    if lost:
-        raise SinkError(
-            f"key column {lost[0]} of the target is not the source's",
-            detail=f"Expected {source_types[lost[0]]}, found {target_types.get(lost[0], 'no such column')}.",
-        )
-    return [
-        Difference(DifferenceKind.DIFFERENT, (), name, source_types.get(name), target_types.get(name)) for name in apart
-    ]
-
-
-@contextmanager
-def _spark_errors(attempt: str) -> Iterator[None]:
-    """Spark tells an error of a task as text; what happened stands in the detail."""
-    try:
-        yield
-    except BackfillError:
-        raise
-    except (PySparkException, Py4JJavaError) as error:
-        raise ActorError(f"{attempt} failed", detail=_first_lines(error)) from error
-
-
-def _first_lines(error: Exception) -> str:
-    return str(error).strip()[:2000]

@@ -11,7 +11,7 @@ the connection's own collation could take part in the comparison, and the index 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from consume_upstream.mysql.statement import Parameter
@@ -127,8 +127,19 @@ def _range_query(
     return Query(text, tuple(value for condition in conditions for value in condition.parameters))
 
 
-def _beyond(columns: Sequence[Column], bound: Key, sign: str, *, inclusive: bool) -> Query:
-    """`(a > x) OR (a = x AND b > y) OR …`; the last comparison includes its bound if `inclusive`."""
+def _beyond(
+    columns: Sequence[Column],
+    bound: Key,
+    sign: str,
+    *,
+    inclusive: bool,
+    compared: Callable[[Column], str] | None = None,
+) -> Query:
+    """`(a > x) OR (a = x AND b > y) OR …`; the last comparison includes its bound if `inclusive`.
+
+    `compared` gives the placeholder for a column's value, where it is not the usual one.
+    """
+    placeholder = compared or _placeholder
     cases: list[str] = []
     parameters: list[Parameter] = []
     for length in range(1, len(columns) + 1):

@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 
 from consume_upstream.mysql.connection import SourceAddress
 from consume_upstream.mysql.server import MySqlTable
+from consume_upstream.offset import CdcOffset
 from devkit.mysql import SqlServer
 from devkit.orders import create_orders_table
+from devkit.waiting import wait_for
+from tests.system.live_job import LiveJob, live_job, writing
+from vnode_backfill.delta_files import Storage
 from vnode_backfill.errors import SchemaChangedError, SinkError
 from vnode_backfill.keys import KeyRange, SplitPlan, plan_of
-from vnode_backfill.verify import Difference, DifferenceKind, Verification, render, to_json, verify_table
+from vnode_backfill.opening import open_table
+from vnode_backfill.places import state_store
+from vnode_backfill.verify import (
+    Difference,
+    DifferenceKind,
+    JobProgress,
+    Verification,
+    render,
+    to_json,
+    verify_table,
+)
 from vnode_backfill.vnode import Key
 
 MISSING, EXTRA, DIFFERENT = DifferenceKind
@@ -57,7 +74,33 @@ TYPES: Sequence[tuple[str, str, str]] = [
     ("TIMESTAMP(6) NULL", "'2024-10-27 01:30:00.000001'", "'2024-10-27 02:30:00.000001'"),
     ("TIME(3)", "'-838:59:58.999'", "'838:59:58.999'"),
     ("YEAR", "1901", "2155"),
+    ("INT(8) ZEROFILL", "12", "13"),
+    ("DECIMAL(10,2) ZEROFILL", "0.05", "0.06"),
+    ("DECIMAL(12,0)", "-0.4", "-1"),
+    ("FLOAT", "3.4028234e38", "1.4e-45"),
+    ("DOUBLE", "1.7976931348623157e308", "5e-324"),
+    ("BIT(64)", "18446744073709551615", "9223372036854775808"),
+    ("VARCHAR(40) CHARACTER SET utf16", "'a,é🚀'", "'a,é'"),
+    ("TEXT CHARACTER SET latin1", "'Grüße'", "'Grüße '"),
+    ("ENUM('ä','b') CHARACTER SET latin1", "'ä'", "'b'"),
+    ("SET('ä','b') CHARACTER SET latin1", "'ä,b'", "'ä'"),
+    ("VARBINARY(9)", "0x2c004e", "0x2c00"),
+    ("TINYBLOB", "0xff", "x''"),
+    ("DATETIME", "'9999-12-31 23:59:59'", "'0001-01-01 00:00:00'"),
+    ("DATETIME(3)", "'2024-02-29 12:00:00.120'", "'2024-02-29 12:00:00.121'"),
+    ("TIMESTAMP NULL", "'1970-01-01 00:00:01'", "'2038-01-19 03:14:07'"),
+    ("TIME(6)", "'00:00:00.000001'", "'-00:00:00.000001'"),
+    ("TIME", "'12:00:00'", "'-12:00:00'"),
+    ("BOOLEAN", "TRUE", "FALSE"),
 ]
+MARIADB_TYPES: Sequence[tuple[str, str, str]] = [
+    ("UUID", "'123e4567-e89b-12d3-a456-426655440000'", "'123e4567-e89b-12d3-a456-426655440001'"),
+    ("INET6", "'::ffff:192.0.2.1'", "'2001:db8::ff00:42:8329'"),
+]
+
+
+def types_of(server: SqlServer) -> Sequence[tuple[str, str, str]]:
+    return [*TYPES, *(MARIADB_TYPES if server.flavour == "mariadb" else ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +140,16 @@ class Case:
             placed = session.order_bounds(list(bounds)) if bounds else []
         return plan_of(table.definition.key_parts, tuple((bound, 1) for bound in placed), 4)
 
-    def verify(self, plan: SplitPlan, *, name: str = "t", limit: int = 100) -> Verification:
-        return verify_table(self.spark, self.table(name), plan, self.path, workers=2, limit=limit)
+    def verify(
+        self, plan: SplitPlan | None, *, name: str = "t", limit: int = 100, job: Callable[[], JobProgress] | None = None
+    ) -> Verification:
+        return verify_table(self.spark, self.table(name), plan, Storage.of(self.path), workers=2, limit=limit, job=job)
+
+    def bytes_sent(self) -> int:
+        """What the server has sent to all its clients since it was started."""
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW GLOBAL STATUS LIKE 'Bytes_sent'")
+            return int(cursor.fetchall()[0][1])
 
 
 @pytest.fixture
@@ -179,25 +230,26 @@ def test_keys_between_two_generations_of_the_plan_are_compared(case: Case) -> No
 
 
 def test_changed_value_of_every_type_is_found_in_its_column(case: Case) -> None:
-    columns = ", ".join(f"c{i} {declared}" for i, (declared, _, _) in enumerate(TYPES))
+    kinds = types_of(case.server)
+    columns = ", ".join(f"c{i} {declared}" for i, (declared, _, _) in enumerate(kinds))
     case.run(f"CREATE TABLE t (id INT PRIMARY KEY, {columns}) CHARACTER SET utf8mb4")
-    for key in range(len(TYPES) + 1):
-        values = ", ".join(kind[1 + key % 2] for kind in TYPES)
+    for key in range(len(kinds) + 1):
+        values = ", ".join(kind[1 + key % 2] for kind in kinds)
         case.run(f"INSERT INTO t VALUES ({key}, {values})")
     rows = case.copy()
     case.write(rows)
     assert case.verify(case.plan()).total == 0
-    for i in range(len(TYPES)):
+    for i in range(len(kinds)):
         rows = with_values(rows, f"c{i}", {i: rows.column(f"c{i}")[i + 1].as_py()})
     case.write(rows)
     found = case.verify(case.plan((3,), (20,)))
     assert [(d.kind, d.key, d.column) for d in found.differences] == [
-        (DIFFERENT, (i,), f"c{i}") for i in range(len(TYPES))
+        (DIFFERENT, (i,), f"c{i}") for i in range(len(kinds))
     ]
     exact = case.copy()
     for i, difference in enumerate(found.differences):
         stored = (exact.column(f"c{i}")[i].as_py(), exact.column(f"c{i}")[i + 1].as_py())
-        assert (difference.source, difference.target) == stored, TYPES[i]
+        assert (difference.source, difference.target) == stored, kinds[i]
     assert json.loads(to_json(found))["differences"][6] == {
         "kind": "different", "key": ["6"], "column": "c6",
         "source": "18446744073709551615", "target": "18446744073709551614",
@@ -315,10 +367,202 @@ def test_column_added_at_the_source_is_refused_instead_of_left_out(case: Case) -
     case.write(case.copy())
     case.run("ALTER TABLE t ADD COLUMN w INT")
     with pytest.raises(SchemaChangedError, match="no longer defined"):
-        verify_table(case.spark, table, plan, case.path, workers=1)
+        verify_table(case.spark, table, plan, Storage.of(case.path), workers=1)
 
 
 def test_target_that_does_not_exist_is_named(case: Case) -> None:
     case.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     with pytest.raises(SinkError, match="cannot be read"):
         case.verify(case.plan())
+
+
+def random_floats(seed: int) -> list[tuple[float, float]]:
+    """Floats and doubles of every exponent: any bits that are a finite number."""
+    random = np.random.default_rng(seed)
+    singles = random.integers(0, 2**32, 3_000, np.uint64).astype(np.uint32).view(np.float32)
+    doubles = random.integers(0, 2**64, 3_000, np.uint64, endpoint=False).view(np.float64)
+    finite = np.isfinite(singles) & np.isfinite(doubles)
+    return list(zip(singles[finite].astype(np.float64).tolist(), doubles[finite].tolist(), strict=True))
+
+
+def test_floats_of_every_size_are_compared_by_their_value(case: Case) -> None:
+    case.run("CREATE TABLE t (id INT PRIMARY KEY, f FLOAT, d DOUBLE)")
+    extremes = [(-0.0, -0.0), (1.401298464324817e-45, 5e-324), (3.4028234663852886e38, 1.7976931348623157e308)]
+    pairs = [*extremes, *random_floats(11)]
+    case.run("INSERT INTO t VALUES " + ", ".join(f"({i}, {f!r}, {d!r})" for i, (f, d) in enumerate(pairs)))
+    rows = case.copy()
+    assert rows.column("d").to_pylist()[1:] == [d for _, d in pairs[1:]]
+    case.write(rows)
+    assert case.verify(case.plan((10,), (900,))).total == 0
+    nearest = {i: float(np.nextafter(pairs[i][1], 0)) for i in (1, 2, 50, 2000)}
+    case.write(with_values(rows, "d", nearest))
+    assert [d.key for d in case.verify(case.plan((10,), (900,))).differences] == [(key,) for key in nearest]
+
+
+def test_day_that_is_not_in_the_calendar_is_null_on_both_sides(case: Case) -> None:
+    days = [
+        "0000-00-00",
+        "2024-00-15",
+        "2024-02-31",
+        "2023-02-29",
+        "2024-02-29",
+        "1900-02-29",
+        "2000-02-29",
+        "2024-04-31",
+    ]
+    case.run(
+        "SET sql_mode = 'ALLOW_INVALID_DATES'",
+        "CREATE TABLE t (id INT PRIMARY KEY, a DATE, b DATETIME(3), c TIMESTAMP NULL)",
+        *(f"INSERT INTO t VALUES ({i}, '{day}', '{day} 01:02:03.4', NULL)" for i, day in enumerate(days)),
+        "INSERT INTO t VALUES (100, NULL, NULL, 0)",
+    )
+    rows = case.copy()
+    assert rows.column("a").null_count == 7
+    case.write(rows)
+    assert case.verify(case.plan()).total == 0
+    case.write(with_values(rows, "a", {0: date(1970, 1, 1)}))
+    assert [(d.key, d.column, d.source) for d in case.verify(case.plan()).differences] == [((0,), "a", None)]
+
+
+def test_equal_rows_do_not_travel(case: Case) -> None:
+    case.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(200)) CHARACTER SET utf8mb4")
+    case.run("INSERT INTO t VALUES " + ", ".join(f"({i}, REPEAT('{i:04d}', 50))" for i in range(9_000)))
+    case.write(case.copy())
+    plan, before = case.plan((0,), (3000,), (6000,), (8999,)), case.bytes_sent()
+    assert case.verify(plan).equal
+    assert case.bytes_sent() - before < 60_000
+    case.write(with_values(case.copy(), "v", {4000: "x"}))
+    before = case.bytes_sent()
+    assert case.verify(plan).total == 1
+    assert case.bytes_sent() - before < 200_000
+
+
+def test_differences_of_a_large_range_are_found_among_its_buckets(case: Case) -> None:
+    with case.server.connect() as connection:
+        create_orders_table(connection, 30_000, seed=8, database=case.database, table="t")
+    rows = case.copy()
+    keys = rows.column("id").to_pylist()
+    changed = with_values(rows, "name", {7: "planted", 20_000: "planted"})
+    case.write(pa.concat_tables([without(changed, 12_345), rows.slice(3, 1)]))
+    found = case.verify(case.plan((keys[0],), (keys[-1],)))
+    assert {(d.kind, d.key) for d in found.differences} == {
+        (DIFFERENT, (keys[7],)), (DIFFERENT, (keys[20_000],)), (MISSING, (keys[12_345],)), (EXTRA, (keys[3],)),
+    }  # fmt: skip
+    assert (found.rows_source, found.rows_target, found.rows_compared) == (30_000, 30_000, 29_999)
+
+
+@pytest.mark.parametrize(
+    ("declared", "values"),
+    [
+        ("ENUM('z','a','m')", ["'z'", "'a'", "'m'"]),
+        ("SET('z','a')", ["''", "'a'", "'z,a'"]),
+        ("DOUBLE", ["-1e308", "0.1", "5e-324"]),
+        ("TIME(3)", ["'-01:00:00'", "'00:00:00.001'", "'838:59:59'"]),
+        ("BIT(9)", ["b'1'", "b'10'", "b'111111111'"]),
+        ("VARCHAR(9)", ["'a'", "'B'", "'é '"]),
+    ],
+)
+def test_table_without_ranges_is_compared_whatever_its_key_is(case: Case, declared: str, values: list[str]) -> None:
+    case.run(f"CREATE TABLE t (k {declared} PRIMARY KEY, v INT)")
+    case.run(f"INSERT INTO t VALUES {', '.join(f'({value}, {i})' for i, value in enumerate(values))}")
+    rows = case.copy()
+    case.write(rows)
+    assert render(case.verify(None)) == "verified: 3 rows in 1 ranges, 0 differences"
+    case.write(with_values(without(rows, 2), "v", {0: -1}))
+    found = case.verify(None)
+    assert {(d.kind, d.key) for d in found.differences} == {
+        (DIFFERENT, (rows.column("k")[0].as_py(),)), (MISSING, (rows.column("k")[2].as_py(),)),
+    }  # fmt: skip
+
+
+def moved_on(case: Case) -> CdcOffset:
+    """A table whose copy is as of the offset that is returned, wrong in key 7; five keys were changed since."""
+    values = ", ".join(f"({i}, {i})" for i in range(1, 41))
+    case.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", f"INSERT INTO t VALUES {values}")
+    case.write(with_values(case.copy(), "v", {6: -1}))
+    applied = case.table().written_offset()
+    case.run(
+        "UPDATE t SET v = 0 WHERE id = 3", "DELETE FROM t WHERE id = 20", "INSERT INTO t VALUES (50, 50)",
+        "UPDATE t SET id = 60 WHERE id = 30", "CREATE TABLE other (id INT PRIMARY KEY)", "INSERT INTO other VALUES (1)",
+    )  # fmt: skip
+    return applied
+
+
+def test_changes_since_the_offset_of_a_stopped_job_are_no_differences(case: Case) -> None:
+    applied = moved_on(case)
+    found = case.verify(case.plan((10,), (35,)), job=lambda: JobProgress(applied, running=False))
+    assert found.differences == (Difference(DIFFERENT, (7,), "v", 7, -1),)
+    assert (found.total, found.changed_since, found.rechecked) == (1, 5, 0)
+    assert "5 keys were changed at the source since" in render(found)
+    assert json.loads(to_json(found))["changed_since"] == 5
+
+
+def test_changes_of_a_running_job_are_compared_again_when_it_has_them(case: Case) -> None:
+    """The job goes on when it is asked for the second time; one of the changes it applies wrongly."""
+    applied, asked = moved_on(case), [0]
+
+    def job() -> JobProgress:
+        asked[0] += 1
+        if asked[0] < 3:
+            return JobProgress(applied, running=True)
+        if asked[0] == 3:
+            rows = case.copy()
+            case.write(with_values(rows, "v", {rows.column("id").to_pylist().index(50): 51}))
+        return JobProgress(case.table().written_offset(), running=True)
+
+    found = case.verify(case.plan((10,), (35,)), job=job)
+    assert {(d.key, d.column, d.source, d.target) for d in found.differences} == {
+        ((7,), "v", 7, -1), ((50,), "v", 50, 51),
+    }  # fmt: skip
+    assert (found.changed_since, found.rechecked) == (0, 5)
+
+
+def test_row_that_was_deleted_and_is_still_in_the_target_is_extra(case: Case) -> None:
+    case.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
+    case.write(case.copy())
+    case.run("DELETE FROM t WHERE id = 2")
+    applied = case.table().written_offset()
+    found = case.verify(case.plan(), job=lambda: JobProgress(applied, running=False))
+    assert (found.differences, found.changed_since) == ((Difference(EXTRA, (2,), None, 0, 1),), 0)
+
+
+@pytest.mark.long
+def test_live_table_under_write_has_no_difference_and_a_planted_one_is_found(
+    source_server: SqlServer, spark: SparkSession, tmp_path: Path
+) -> None:
+    with live_job(spark, source_server, tmp_path) as job, writing(job, rate=80):
+        with source_server.connect(job.case.database) as connection, connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO {job.table.quoted} (id, big, amount, created, state, flag) "
+                "VALUES (-5, 1, 1, '2024-01-01', 'new', 0)"
+            )
+        job.start().until_live()
+        found = verified(job)
+        assert (found.differences, found.source_moved) == ((), True)
+        assert found.rows_compared > 5_000
+        plant(job, "id = -5", {"flag": "-77"})
+        found = verified(job)
+        assert [(d.key, d.column, d.target) for d in found.differences] == [((-5,), "flag", -77)]
+        job.stop()
+    assert found.total == 1
+
+
+def verified(job: LiveJob) -> Verification:
+    loaded = state_store(job.config).load()
+    assert loaded is not None
+    return verify_table(
+        job.spark, open_table(job.config), loaded.plan, Storage.of(str(job.case.lake)), workers=2,
+        job=lambda: JobProgress(job.state.lowest_applied, running=job.running),
+    )  # fmt: skip
+
+
+def plant(job: LiveJob, predicate: str, updates: dict[str, str]) -> None:
+    """Change a row of the target behind the job's back, between two of its commits."""
+
+    def changed() -> bool:
+        try:
+            return bool(DeltaTable(str(job.case.lake)).update(updates, predicate=predicate)["num_updated_rows"])
+        except CommitFailedError:
+            return False
+
+    wait_for(changed, "the row is planted", seconds=60)

@@ -1,0 +1,194 @@
+"""What the server itself computes about stretches of the table, so that equal rows need not travel.
+
+A stretch is asked for its number of rows and the sum of its rows' digests (see `value_forms`), as one aggregate, or as one per bucket of
+keys. Where a sum disagrees, the keys and digests of the rows are asked for, and only at the very end rows as they are.
+
+Keys are compared as a walk compares them (see `walk`): in the order of the key's index, whatever that order is, so that every key of
+every executor can be told to the server. A query reads a stretch of bounded size and has a read view of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from consume_upstream.mysql import sql
+from consume_upstream.mysql.definition import key_index
+from consume_upstream.mysql.resultset import RowDecoder
+from consume_upstream.mysql.server import MySqlTable
+from consume_upstream.mysql.statement import PreparedStatement
+from consume_upstream.mysql.value_forms import bucket_expression, digest_expression, row_expression
+from consume_upstream.mysql.walk import _compared, cursor_of
+from vnode_backfill.columns import Column, Kind
+from vnode_backfill.errors import SourceError
+from vnode_backfill.keys import KeyRange
+from vnode_backfill.vnode import Key
+
+__all__ = ["DIGEST", "ChecksumSession", "Stretch", "Sums"]
+
+DIGEST = "row digest"
+"""The name of the column of digests; like that of buckets it holds a space, which no column of a Delta table can."""
+_BUCKET = "`row bucket`"
+_KEYS_PER_QUERY = 100
+_KEPT_STATEMENTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of the key that is read in one go: `range`, without the keys up to `after` itself."""
+
+    range: KeyRange
+    after: Key | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sums:
+    """Rows and the sum of their digests (modulo 2^64) of some groups of rows; a group that is not named has no rows."""
+
+    groups: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    sums: npt.NDArray[np.uint64]
+
+
+class ChecksumSession:
+    """One connection that asks for checksums over `columns`; a context manager. One question at a time."""
+
+    def __init__(self, table: MySqlTable, columns: Sequence[str]) -> None:
+        self._definition = table.definition
+        self._key_form = row_expression(table.definition.key_columns)
+        self._digest = digest_expression(row_expression([table.definition.column(name) for name in columns]))
+        digest = Column(DIGEST, Kind.INT, "bigint", nullable=False, width=8, unsigned=True)
+        key = table.definition.key_columns
+        self._digest_decoder = RowDecoder([*key, digest], table.definition.key)
+        self._key_decoder = RowDecoder(key, table.definition.key, "error")
+        self._row_decoder = RowDecoder(table.definition.columns, table.definition.key, table.zero_dates)
+        self._statements: dict[str, PreparedStatement] = {}
+        self._connection = table.connect()
+        try:
+            self._index = key_index(self._connection, table.definition)
+        except SourceError:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._connection.open:
+            self._connection.close()
+
+    def sums(self, stretch: Stretch, buckets: int = 1) -> Sums:
+        """Rows and sums of the stretch in each bucket of keys that holds any; of the whole stretch where there is one bucket."""
+        told = f"COUNT(*), SUM({self._digest})"
+        if buckets == 1:
+            query = self._select(f"0, {told}", self._where(stretch))
+        else:
+            bucket = bucket_expression(self._key_form, buckets)
+            query = self._select(f"{bucket} AS {_BUCKET}, {told}", self._where(stretch), f" GROUP BY {_BUCKET}")
+        numbers, counts, sums = self._columns_of(query)
+        found = [(number, count, total) for number, count, total in zip(numbers, counts, sums, strict=True) if count]
+        return Sums(
+            np.array([number for number, _, _ in found], np.int64),
+            np.array([count for _, count, _ in found], np.int64),
+            np.array([total % 2**64 for _, _, total in found], np.uint64),
+        )
+
+    def digests(self, stretch: Stretch, buckets: int = 1, chosen: Sequence[int] = ()) -> pa.Table:
+        """Key and digest of each row of the stretch whose key is in one of the chosen buckets; of every row where there is one bucket."""
+        where = self._where(stretch)
+        if buckets > 1:
+            chosen_list = ", ".join(map(str, chosen))
+            among = f"{bucket_expression(self._key_form, buckets)} IN ({chosen_list})"
+            where = sql.Query(f"{where.text} AND {among}" if where.text else among, where.parameters)
+        return self._table_of(self._select(self._key_and_digest(), where), self._digest_decoder)
+
+    def digests_of(self, keys: Sequence[Key]) -> pa.Table:
+        """Key and digest of the rows that the server finds by these keys; one that is gone has none."""
+        return self._by_keys(keys, self._key_and_digest(), self._digest_decoder)
+
+    def rows_of(self, keys: Sequence[Key]) -> pa.Table:
+        """The rows that the server finds by these keys, as the definition's columns."""
+        return self._by_keys(
+            keys, ", ".join(sql._canonical(column) for column in self._definition.columns), self._row_decoder
+        )
+
+    def key_behind(self, stretch: Stretch, rows: int) -> Key | None:
+        """The key of the stretch's row number `rows`, or None where it has fewer; the server skips, one key travels."""
+        tail = f" ORDER BY {self._key_order()} LIMIT 1 OFFSET {rows - 1}"
+        found = self._table_of(self._select(self._key_list(), self._where(stretch), tail), self._key_decoder)
+        return cursor_of(self._definition, found) if found.num_rows else None
+
+    def _by_keys(self, keys: Sequence[Key], selected: str, decoder: RowDecoder) -> pa.Table:
+        parts = [keys[i : i + _KEYS_PER_QUERY] for i in range(0, len(keys), _KEYS_PER_QUERY)]
+        found = [self._table_of(self._select(selected, self._one_of(part)), decoder) for part in parts]
+        return pa.concat_tables(found) if found else decoder.schema.empty_table()
+
+    def _one_of(self, keys: Sequence[Key]) -> sql.Query:
+        same = " AND ".join(f"{sql.quoted(c.name)} = {_compared(c)}" for c in self._definition.key_columns)
+        # The text stays the same for every batch, so that the statement is prepared once.
+        asked = [*keys, *[keys[-1]] * (_KEYS_PER_QUERY - len(keys))]
+        return sql.Query(" OR ".join([f"({same})"] * len(asked)), tuple(value for key in asked for value in key))
+
+    def _where(self, stretch: Stretch) -> sql.Query:
+        key, bounds = self._definition.key_columns, stretch.range
+        conditions: list[sql.Query] = []
+        if stretch.after is not None:
+            conditions.append(sql._beyond(key, stretch.after, ">", inclusive=False, compared=_compared))
+        elif bounds.low is not None:
+            conditions.append(sql._beyond(key, bounds.low.key, ">", inclusive=True, compared=_compared))
+        if bounds.high is not None:
+            conditions.append(sql._beyond(key, bounds.high.key, "<", inclusive=bounds.closed, compared=_compared))
+        text = " AND ".join(condition.text for condition in conditions)
+        return sql.Query(text, tuple(value for condition in conditions for value in condition.parameters))
+
+    def _select(self, selected: str, where: sql.Query, tail: str = "") -> sql.Query:
+        condition = f" WHERE {where.text}" if where.text else ""
+        source = sql._source(self._definition, self._index)
+        return sql.Query(f"SELECT {selected} FROM {source}{condition}{tail}", where.parameters)
+
+    def _key_list(self) -> str:
+        return ", ".join(sql._canonical(column) for column in self._definition.key_columns)
+
+    def _key_order(self) -> str:
+        # By the column itself: a TIME is selected as text under its own name.
+        table = sql.table_name(self._definition)
+        return ", ".join(f"{table}.{sql.quoted(name)}" for name in self._definition.key)
+
+    def _key_and_digest(self) -> str:
+        return f"{self._key_list()}, {self._digest} AS {sql.quoted(DIGEST)}"
+
+    def _columns_of(self, query: sql.Query) -> tuple[list[int], list[int], list[int]]:
+        """The three numbers of each row of an aggregate; the sum of no rows is 0."""
+        stream = self._statement(query.text).execute(query.parameters)
+        decoder = RowDecoder.of_announced(stream.columns)
+        found = pa.Table.from_batches([decoder.decode(block) for block in stream], decoder.schema)
+        bucket, counted, summed = (column.to_pylist() for column in found.columns)
+        return list(map(int, bucket)), list(map(int, counted)), [int(value or 0) for value in summed]
+
+    def _table_of(self, query: sql.Query, decoder: RowDecoder) -> pa.Table:
+        return pa.Table.from_batches(list(self._batches(query, decoder)), decoder.schema)
+
+    def _batches(self, query: sql.Query, decoder: RowDecoder) -> Iterator[pa.RecordBatch]:
+        stream = self._statement(query.text).execute(query.parameters)
+        try:
+            decoder.check(stream.columns)
+            for block in stream:
+                yield decoder.decode(block)
+        finally:
+            stream.close()
+
+    def _statement(self, text: str) -> PreparedStatement:
+        """Stretches share their text, so a statement is prepared once per shape; few shapes are kept."""
+        if text not in self._statements:
+            if len(self._statements) >= _KEPT_STATEMENTS:
+                self._statements.pop(next(iter(self._statements))).close()
+            self._statements[text] = PreparedStatement(self._connection, text)
+        return self._statements[text]
