@@ -117,7 +117,7 @@ class ChecksumSession:
     def rows_of(self, keys: Sequence[Key]) -> pa.Table:
         """The rows that the server finds by these keys, as the definition's columns."""
         return self._by_keys(
-            keys, ", ".join(sql._canonical(column) for column in self._definition.columns), self._row_decoder
+            keys, ", ".join(sql.canonical(column) for column in self._definition.columns), self._row_decoder
         )
 
     def key_behind(self, stretch: Stretch, rows: int) -> Key | None:
@@ -151,11 +151,11 @@ class ChecksumSession:
 
     def _select(self, selected: str, where: sql.Query, tail: str = "") -> sql.Query:
         condition = f" WHERE {where.text}" if where.text else ""
-        source = sql._source(self._definition, self._index)
+        source = sql.indexed_table(self._definition, self._index)
         return sql.Query(f"SELECT {selected} FROM {source}{condition}{tail}", where.parameters)
 
     def _key_list(self) -> str:
-        return ", ".join(sql._canonical(column) for column in self._definition.key_columns)
+        return ", ".join(sql.canonical(column) for column in self._definition.key_columns)
 
     def _key_order(self) -> str:
         # By the column itself: a TIME is selected as text under its own name.

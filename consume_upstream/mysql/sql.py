@@ -139,14 +139,14 @@ def _beyond(
 
     `compared` gives the placeholder for a column's value, where it is not the usual one.
     """
-    placeholder = compared or _placeholder
+    written = compared or placeholder
     cases: list[str] = []
     parameters: list[Parameter] = []
     for length in range(1, len(columns) + 1):
         last = length == len(columns)
         signs = ["="] * (length - 1) + [sign + ("=" if inclusive and last else "")]
         terms = [
-            f"{quoted(column.name)} {comparison} {placeholder(column)}"
+            f"{quoted(column.name)} {comparison} {written(column)}"
             for column, comparison in zip(columns, signs, strict=False)
         ]
         cases.append("(" + " AND ".join(terms) + ")")
