@@ -1,10 +1,8 @@
-"""The Spark session a job runs in, with what Delta and the protocol need, and never against what spark-submit said.
+"""The Spark session a command runs in, with what the protocol needs, and never against what spark-submit said.
 
 A master given by spark-submit is kept. Without one the job runs locally, with a task slot for each worker, each log reader and the
-merge: fewer slots would make the log wait for the snapshot. A job itself writes and reads Delta tables without the JVM; only what is
-read by Spark SQL needs Delta's classes (`with_delta`). Its jars: those the user named, else those a set-up script has fetched
-into the cache folder, else Spark fetches them itself. A JVM that spark-submit has started takes none from here: where they are
-needed and missing, that is said at once.
+merge: fewer slots would make the log wait for the snapshot. Tasks write and read Delta tables without the JVM, so no command needs
+Delta's jars; whoever gives them to Spark can read the same tables in the same session, with the same access (`storage.options`).
 """
 
 from __future__ import annotations
@@ -16,28 +14,16 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
-from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from vnode_backfill.config import Config
 from vnode_backfill.config_values import reveal
-from vnode_backfill.errors import ConfigError
 from vnode_backfill.hadoop_options import hadoop_settings
 from vnode_backfill.shipping import ship_packages
 
-DELTA_PACKAGE = "io.delta:delta-spark_4.1_2.13:4.4.0"
-_JARS_IN_CACHE = "vnode-backfill/jars-4.4.0-*/*.jar"
-_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-_DELTA_SETTINGS = {
-    "spark.sql.extensions": _DELTA_EXTENSION,
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # The Delta log of one table is small: the default of 50 partitions would cost seconds at every commit.
-    "spark.databricks.delta.snapshotPartitions": "2",
-}
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.scheduler.mode": "FAIR",
@@ -58,28 +44,24 @@ def task_slots(config: Config) -> int:
     return config.workers + config.limits.log_readers + 1
 
 
-def open_session(config: Config, master: str | None, *, quiet: bool, with_delta: bool = True) -> SparkSession:
+def open_session(config: Config, master: str | None, *, quiet: bool) -> SparkSession:
     """The session of this process; `master` is ignored where spark-submit has given one."""
     if _submitted():
         # What spark-submit was told is in its JVM: before the connection to it a SparkConf is empty and hides it.
         SparkContext._ensure_initialized()
-    conf = _configured(config, master, with_delta=with_delta)
+    conf = _configured(config, master)
     if quiet and not _submitted():
         _start_jvm(conf)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    if with_delta:
-        _check_delta(session)
     if not _is_local(session.sparkContext.master or ""):
         ship_packages(session.sparkContext)
     return session
 
 
-def _configured(config: Config, master: str | None, *, with_delta: bool) -> SparkConf:
+def _configured(config: Config, master: str | None) -> SparkConf:
     conf = SparkConf()
-    # What reads Delta reads it from where the table lies, with the access that everything else has.
-    delta = {**_DELTA_SETTINGS, **hadoop_settings(reveal(config.storage.options))} if with_delta else {}
-    settings = {**_SETTINGS, **delta}
+    settings = {**_SETTINGS, **hadoop_settings(reveal(config.storage.options))}
     for name, value in {**settings, "spark.sql.shuffle.partitions": str(_shuffle_partitions(config))}.items():
         conf.setIfMissing(name, value)
     if not conf.contains("spark.master"):
@@ -87,8 +69,6 @@ def _configured(config: Config, master: str | None, *, with_delta: bool) -> Spar
     conf.setIfMissing("spark.app.name", f"vnode-backfill {config.job}")
     for name, value in {**reveal(config.spark), **_FORCED}.items():
         conf.set(name, value)
-    if with_delta and not _submitted() and not (conf.contains("spark.jars") or conf.contains("spark.jars.packages")):
-        _add_jars(conf)
     if _is_local(conf.get("spark.master") or "") and not _submitted():
         conf.setIfMissing("spark.python.daemon.module", _IOTDB_TASK_DAEMON if config.sink.iotdb else _TASK_DAEMON)
         conf.setIfMissing("spark.driver.extraJavaOptions", _LOCAL_JVM)
@@ -100,21 +80,6 @@ def _configured(config: Config, master: str | None, *, with_delta: bool) -> Spar
 def _is_local(master: str) -> bool:
     """Whether tasks run in the driver's own process and folder."""
     return master == "local" or master.startswith("local[")
-
-
-def _check_delta(session: SparkSession) -> None:
-    """Without its classes Spark only warns about the extension, and fails at the first query with a riddle."""
-    jvm = session.sparkContext._jvm
-    assert jvm is not None
-    try:
-        loader = getattr(jvm, "org.apache.spark.util.Utils").getContextOrSparkClassLoader()
-        loader.loadClass(_DELTA_EXTENSION)
-    except Py4JJavaError as error:
-        session.stop()
-        raise ConfigError(
-            "this command reads the Delta table with Spark, and Spark was started without Delta's classes",
-            hint=f"Give spark-submit `--packages {DELTA_PACKAGE}`, or the jars of delta-spark and delta-storage with `--jars`.",
-        ) from error
 
 
 @contextmanager
@@ -132,7 +97,7 @@ def session_starting(config: Config, master: str | None, *, quiet: bool) -> Iter
 
 def _warm_session(config: Config, master: str | None, *, quiet: bool) -> SparkSession:
     """A session that has run a task: on one machine the process that workers are forked from takes two seconds to load."""
-    session = open_session(config, master, quiet=quiet, with_delta=False)
+    session = open_session(config, master, quiet=quiet)
     if session.conf.get("spark.python.daemon.module", "") == _TASK_DAEMON:
         threading.Thread(target=_first_task, args=(session.sparkContext,), daemon=True).start()
     return session
@@ -165,12 +130,3 @@ def _start_jvm(conf: SparkConf) -> None:
 
 def _shuffle_partitions(config: Config) -> int:
     return max(2, min(config.workers, 200))
-
-
-def _add_jars(conf: SparkConf) -> None:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    jars = sorted(str(jar) for jar in cache.glob(_JARS_IN_CACHE))
-    if jars:
-        conf.set("spark.jars", ",".join(jars))
-    else:
-        conf.set("spark.jars.packages", DELTA_PACKAGE)

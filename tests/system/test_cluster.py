@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from devkit.cluster import SparkCluster
-from devkit.fetch import fetch_jars
 from devkit.installation import bare_environment, build_wheel, launcher_of
 from devkit.mysql import MariaDbServer
 from devkit.orders import create_orders_table
@@ -38,10 +37,9 @@ class Submission:
     launcher: Path
     folder: Path
 
-    def command(self, *words: str, jars: bool = False) -> list[str]:
-        given = ["--jars", ",".join(map(str, fetch_jars()))] if jars else []
+    def command(self, *words: str) -> list[str]:
         memory = ["--conf", "spark.executor.memory=512m", "--conf", "spark.ui.enabled=false"]
-        return self.cluster.submit_command("--py-files", self.wheel, *memory, *given, self.launcher, *words)
+        return self.cluster.submit_command("--py-files", self.wheel, *memory, self.launcher, *words)
 
     @contextmanager
     def started(self, *words: str) -> Iterator[Started]:
@@ -56,9 +54,9 @@ class Submission:
             process.kill()
             process.wait()
 
-    def run(self, *words: str, code: int, jars: bool = False) -> str:
+    def run(self, *words: str, code: int) -> str:
         done = subprocess.run(
-            self.command(*words, jars=jars), cwd=self.folder, env=self.environment(), capture_output=True, text=True,
+            self.command(*words), cwd=self.folder, env=self.environment(), capture_output=True, text=True,
             timeout=DEADLINE, check=False,
         )  # fmt: skip
         printed = done.stdout + done.stderr
@@ -112,8 +110,7 @@ def test_a_submitted_wheel_copies_a_table_although_a_worker_is_lost_in_mid_snaps
     assert at_loss < ROWS // 250
     assert sum(job.report().phases.values()) == 64
     assert job.differences() == []
-    assert "--packages io.delta:delta-spark" in submission.run("verify", *config, code=2)
-    assert "0 differences" in submission.run("verify", *config, code=0, jars=True)
+    assert "0 differences" in submission.run("verify", *config, code=0)
 
 
 def _ranges(job: JobCase, driver: Started) -> int:
