@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from consume_upstream.mysql.server import MySqlTable
+from consume_upstream.mysql.positions import LogQuestions
 from consume_upstream.offset import Visibility, VisibleAt
 from devkit.comparer import DifferenceKind
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
@@ -119,11 +119,11 @@ def test_transaction_logged_and_not_visible_while_ranges_are_read_arrives(
 def trust_the_end_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written counts as visible: the mistake that the tests above must be able to find."""
 
-    def visible(table: MySqlTable) -> Visibility:
-        return VisibleAt(table.written_offset())
+    def visible(questions: LogQuestions) -> Visibility:
+        return VisibleAt(questions.written_offset())
 
-    monkeypatch.setattr(MySqlTable, "visible_offset", visible)
-    monkeypatch.setattr(MySqlTable, "first_offset", MySqlTable.written_offset)
+    monkeypatch.setattr(LogQuestions, "visible_offset", visible)
+    monkeypatch.setattr(LogQuestions, "first_offset", LogQuestions.written_offset)
 
 
 def test_copy_that_takes_the_end_of_the_log_for_visible_loses_the_transaction(
@@ -150,7 +150,7 @@ def test_copy_that_begins_at_the_end_of_the_log_loses_rows_outside_the_plan_too(
 def test_broken_law_stops_the_job_with_its_reason_in_the_state(
     stalling: StallingServer, case: JobCase, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MySqlTable, "first_offset", MySqlTable.written_offset)
+    monkeypatch.setattr(LogQuestions, "first_offset", LogQuestions.written_offset)
     with stalling.stalled(*CHANGES):
         failure = case.here(spark).run()
     assert failure is not None
