@@ -35,12 +35,11 @@ from progress.state import BackfillState, Intent
 from progress.task_progress import TaskProgress
 from vnode_backfill import change
 from vnode_backfill.change import BEFORE_PREFIX, ChangeOp, Mark
-from vnode_backfill.columns import TableDefinition
+from vnode_backfill.columns import Kind, TableDefinition
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.sinks import FileReceipt
 from vnode_backfill.tasks import run_tasks
-from vnode_backfill.vnode import KeyKind
 
 _IN_DRIVER_BYTES = 16 * 1024 * 1024
 """A shorter stretch is read in the driver: starting a Spark job would take longer than reading it."""
@@ -88,7 +87,7 @@ class UpstreamTableExecutor:
     ) -> None:
         self._table, self._buffer, self._lend = table, buffer, lend
         self._readers, self._memory = readers, memory
-        text = any(part.kind is KeyKind.TEXT for part in table.definition.key_parts)
+        text = any(column.kind is Kind.STRING for column in table.definition.key_columns)
         self._tasks = readers // 2 if text else readers
 
     def consume(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
@@ -30,6 +30,7 @@ from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import SinkError, SinkUnavailableError
 
 _PREPARE, _ONCE = "prepare", Epoch(1)
+_TRIES = 10
 _FOR_GOOD = 2**53
 """The generation of a driver that no other can follow: of a job whose table was handed over."""
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
@@ -63,7 +64,15 @@ class Target:
             table = self.log.open()
         self._check_shape(table)
         with overtaken_is_retryable():
-            self.log.fence(table)
+            self._fence()
+
+    def _fence(self) -> None:
+        """A driver that is being replaced, and a compaction, may land a commit or two until the fence stands."""
+        for _ in range(_TRIES):
+            with suppress(OvertakenError):
+                self.log.fence(self.log.open())
+                return
+        self.log.fence(self.log.open())
 
     def check(self) -> None:
         """Raise what `prepare` would raise for a job that does not exist yet; writes nothing."""
