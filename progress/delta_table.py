@@ -32,6 +32,10 @@ class OvertakenError(Exception):
     """Somebody else wrote the table since the handle was opened; nothing of ours is in it."""
 
 
+class BuriedError(OvertakenError):
+    """Ours was written, and the table stands at a later version already: on top of it, if the handle was opened a moment ago."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retention:
     """How long what was replaced is kept, and after how many commits it is looked for."""
@@ -94,8 +98,10 @@ class StateTable:
                     raise OvertakenError(str(error)) from error
         landed = self.open()
         expected = 0 if handle is None else handle.version()
-        if landed is None or landed.version() != expected:
-            raise OvertakenError(f"wrote version {expected}, found {landed.version() if landed else 'no table'}")
+        if landed is None:
+            raise OvertakenError(f"wrote version {expected}, found no table")
+        if landed.version() != expected:
+            raise BuriedError(f"wrote version {expected}, found {landed.version()}")
         return landed
 
     def transaction_version(self, handle: DeltaTable, app_id: str) -> int | None:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from progress.delta_table import DEFAULT_RETENTION, OvertakenError, Retention, StateTable, state_errors
+from progress.delta_table import DEFAULT_RETENTION, BuriedError, OvertakenError, Retention, StateTable, state_errors
 from progress.job_rows import (
     ESTIMATE_COLUMNS,
     JOB_SCHEMA,
@@ -151,6 +151,8 @@ class StateReader:
             rows, number = with_request(self._requests.read(handle), found[0].id, asked)
             try:
                 written = self._requests.replace(handle, rows)
+            except BuriedError:
+                return number  # whoever came next has read it and kept it
             except OvertakenError:
                 continue
             self._requests.tidy_sometimes(written)
