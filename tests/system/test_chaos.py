@@ -325,7 +325,7 @@ def test_a_table_of_five_thousand_ranges_is_copied_compacted_and_followed(
         "limits": {"range_rows": 2},
         "epoch": {"backfill": "10s", "live": "1s"},
     }
-    with live_job(spark, mariadb_server, tmp_path, rows=11_000, settings=settings) as job:
+    with live_job(spark, mariadb_server, tmp_path, rows=16_000, settings=settings) as job:
         began = time.process_time()
         with writing(job, rate=50):
             job.start()
