@@ -64,7 +64,7 @@ def status(config: Config, *, as_json: bool, per_vnode: bool, watch: bool) -> in
 def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool = False) -> int:
     """Compare source and target, whether the job runs or not; exit code 1 if they differ."""
     from vnode_backfill.delta_files import Storage
-    from vnode_backfill.opening import open_table
+    from vnode_backfill.opening import table_of
     from vnode_backfill.spark_session import session_starting
     from vnode_backfill.verification import render, to_json
     from vnode_backfill.verify import verify_table
@@ -73,7 +73,7 @@ def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool =
     if loaded is None:
         raise StateError(f"there is no job {config.job} in {config.state.path}")
     if config.sink.iotdb is not None:
-        return _verify_points(config.sink.iotdb, open_table(config), loaded.record, as_json=as_json)
+        return _verify_points(config.sink.iotdb, table_of(config, loaded.state), loaded.record, as_json=as_json)
     if not loaded.state.backfill_finished:
         raise StateError(
             f"job {config.job} has not copied the whole table yet",
@@ -86,7 +86,7 @@ def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool =
     plan = loaded.plan if loaded.record.executor != "single" else None
     target = Storage.of(delta.path, reveal(config.storage.options))
     with session_starting(config, master, quiet=not verbose) as session:
-        table = open_table(config)
+        table = table_of(config, loaded.state)
         spark = session.result()
         try:
             result = verify_table(

@@ -18,7 +18,6 @@ from enum import StrEnum
 from types import FrameType
 from typing import Protocol
 
-from consume_upstream.mysql.load import read_held_log
 from progress.barriers import ActorFailure, BarrierCollected, LocalBarrierEvent, LocalBarrierManager
 from progress.state import OWN_REQUEST, BackfillState, Failure, Request, RequestKind
 from vnode_backfill.actions import Performer, Services
@@ -221,9 +220,7 @@ class BackfillJob:
         seen.asked = snapshot.asked if snapshot else ()
 
     def _measure_source(self) -> None:
-        with self._performer.source.connection() as connection:
-            held = read_held_log(connection)
-        self._performer.seen.held_log = held
+        self._performer.seen.held_log = self._performer.source.held_log()
 
     def _look_for_requests(self) -> None:
         found = self._services.store.unacknowledged(self._coordinator.saved)

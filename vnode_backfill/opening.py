@@ -147,6 +147,11 @@ def change_buffer(config: Config, record: JobRecord, store: StateStore) -> Chang
     )  # fmt: skip
 
 
+def table_of(config: Config, state: BackfillState) -> MySqlTable:
+    """The source table as a job knows it that goes on from `state`: its offsets are counted in the job's era."""
+    return replace(open_table(config), era=state.written.era)
+
+
 def look_at_source(config: Config, *, task_slots: int | None) -> tuple[Finding, ...]:
     """Check server and table; reads only."""
     with connect(source_address(config)) as connection:
@@ -385,7 +390,10 @@ def _copy_again(
     table = replace(table, era=state.written.era + 1)
     first = table.first_offset()
     sink = open_sink(config, loaded.record, store, table)
-    plan = extended_plan(table, sink, loaded.plan.at(state.plan_generation), config)
+    try:
+        plan = extended_plan(table, sink, loaded.plan.at(state.plan_generation), config)
+    finally:
+        sink.close()
     if not tiles(plan):
         raise PlanRefusedError(
             f"the saved position {state.written} of job {loaded.record.name} is gone, and keys between its ranges are read by nobody",

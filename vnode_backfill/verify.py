@@ -40,7 +40,7 @@ from pyspark.sql import SparkSession
 from consume_upstream.mysql.checksums import DIGEST, ChecksumSession, Stretch, Sums
 from consume_upstream.mysql.server import MySqlTable
 from consume_upstream.mysql.value_forms import row_forms
-from consume_upstream.mysql.walk import _cursor
+from consume_upstream.mysql.walk import cursor_value
 from consume_upstream.offset import CdcOffset
 from vnode_backfill.delta_files import Storage
 from vnode_backfill.errors import LawBrokenError, SchemaChangedError
@@ -307,7 +307,9 @@ class _Comparison:
         return _compared(told[: len(source)], told[len(source) :], self._definition.key, view)
 
     def _cursor_of(self, key: tuple[Value, ...]) -> Key:
-        return tuple(_cursor(column, value) for column, value in zip(self._definition.key_columns, key, strict=True))
+        return tuple(
+            cursor_value(column, value) for column, value in zip(self._definition.key_columns, key, strict=True)
+        )
 
     def _explained(self) -> Iterator[Difference]:
         """What is wrong with each key that is told, column by column where both sides have its row."""

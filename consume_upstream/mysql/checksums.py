@@ -9,7 +9,7 @@ every executor can be told to the server. A query reads a stretch of bounded siz
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from consume_upstream.mysql import sql
 from consume_upstream.mysql.definition import key_index
+from consume_upstream.mysql.queries import Queries
 from consume_upstream.mysql.resultset import RowDecoder
 from consume_upstream.mysql.server import MySqlTable
-from consume_upstream.mysql.statement import PreparedStatement
 from consume_upstream.mysql.value_forms import bucket_expression, digest_expression, row_expression
-from consume_upstream.mysql.walk import _compared, cursor_of
+from consume_upstream.mysql.walk import compared_by, cursor_of
 from vnode_backfill.columns import Column, Kind
 from vnode_backfill.errors import SourceError
 from vnode_backfill.keys import KeyRange
@@ -36,7 +36,6 @@ DIGEST = "row digest"
 """The name of the column of digests; like that of buckets it holds a space, which no column of a Delta table can."""
 _BUCKET = "`row bucket`"
 _KEYS_PER_QUERY = 100
-_KEPT_STATEMENTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,8 @@ class ChecksumSession:
         self._digest_decoder = RowDecoder([*key, digest], table.definition.key)
         self._key_decoder = RowDecoder(key, table.definition.key, "error")
         self._row_decoder = RowDecoder(table.definition.columns, table.definition.key, table.zero_dates)
-        self._statements: dict[str, PreparedStatement] = {}
         self._connection = table.connect()
+        self._queries = Queries(self._connection)
         try:
             self._index = key_index(self._connection, table.definition)
         except SourceError:
@@ -108,7 +107,7 @@ class ChecksumSession:
             chosen_list = ", ".join(map(str, chosen))
             among = f"{bucket_expression(self._key_form, buckets)} IN ({chosen_list})"
             where = sql.Query(f"{where.text} AND {among}" if where.text else among, where.parameters)
-        return self._table_of(self._select(self._key_and_digest(), where), self._digest_decoder)
+        return self._queries.table(self._select(self._key_and_digest(), where), self._digest_decoder)
 
     def digests_of(self, keys: Sequence[Key]) -> pa.Table:
         """Key and digest of the rows that the server finds by these keys; one that is gone has none."""
@@ -123,16 +122,16 @@ class ChecksumSession:
     def key_behind(self, stretch: Stretch, rows: int) -> Key | None:
         """The key of the stretch's row number `rows`, or None where it has fewer; the server skips, one key travels."""
         tail = f" ORDER BY {self._key_order()} LIMIT 1 OFFSET {rows - 1}"
-        found = self._table_of(self._select(self._key_list(), self._where(stretch), tail), self._key_decoder)
+        found = self._queries.table(self._select(self._key_list(), self._where(stretch), tail), self._key_decoder)
         return cursor_of(self._definition, found) if found.num_rows else None
 
     def _by_keys(self, keys: Sequence[Key], selected: str, decoder: RowDecoder) -> pa.Table:
         parts = [keys[i : i + _KEYS_PER_QUERY] for i in range(0, len(keys), _KEYS_PER_QUERY)]
-        found = [self._table_of(self._select(selected, self._one_of(part)), decoder) for part in parts]
+        found = [self._queries.table(self._select(selected, self._one_of(part)), decoder) for part in parts]
         return pa.concat_tables(found) if found else decoder.schema.empty_table()
 
     def _one_of(self, keys: Sequence[Key]) -> sql.Query:
-        same = " AND ".join(f"{sql.quoted(c.name)} = {_compared(c)}" for c in self._definition.key_columns)
+        same = " AND ".join(f"{sql.quoted(c.name)} = {compared_by(c)}" for c in self._definition.key_columns)
         # The text stays the same for every batch, so that the statement is prepared once.
         asked = [*keys, *[keys[-1]] * (_KEYS_PER_QUERY - len(keys))]
         return sql.Query(" OR ".join([f"({same})"] * len(asked)), tuple(value for key in asked for value in key))
@@ -141,11 +140,11 @@ class ChecksumSession:
         key, bounds = self._definition.key_columns, stretch.range
         conditions: list[sql.Query] = []
         if stretch.after is not None:
-            conditions.append(sql._beyond(key, stretch.after, ">", inclusive=False, compared=_compared))
+            conditions.append(sql.beyond(key, stretch.after, ">", inclusive=False, compared=compared_by))
         elif bounds.low is not None:
-            conditions.append(sql._beyond(key, bounds.low.key, ">", inclusive=True, compared=_compared))
+            conditions.append(sql.beyond(key, bounds.low.key, ">", inclusive=True, compared=compared_by))
         if bounds.high is not None:
-            conditions.append(sql._beyond(key, bounds.high.key, "<", inclusive=bounds.closed, compared=_compared))
+            conditions.append(sql.beyond(key, bounds.high.key, "<", inclusive=bounds.closed, compared=compared_by))
         text = " AND ".join(condition.text for condition in conditions)
         return sql.Query(text, tuple(value for condition in conditions for value in condition.parameters))
 
@@ -167,28 +166,5 @@ class ChecksumSession:
 
     def _columns_of(self, query: sql.Query) -> tuple[list[int], list[int], list[int]]:
         """The three numbers of each row of an aggregate; the sum of no rows is 0."""
-        stream = self._statement(query.text).execute(query.parameters)
-        decoder = RowDecoder.of_announced(stream.columns)
-        found = pa.Table.from_batches([decoder.decode(block) for block in stream], decoder.schema)
-        bucket, counted, summed = (column.to_pylist() for column in found.columns)
+        bucket, counted, summed = (column.to_pylist() for column in self._queries.announced(query).columns)
         return list(map(int, bucket)), list(map(int, counted)), [int(value or 0) for value in summed]
-
-    def _table_of(self, query: sql.Query, decoder: RowDecoder) -> pa.Table:
-        return pa.Table.from_batches(list(self._batches(query, decoder)), decoder.schema)
-
-    def _batches(self, query: sql.Query, decoder: RowDecoder) -> Iterator[pa.RecordBatch]:
-        stream = self._statement(query.text).execute(query.parameters)
-        try:
-            decoder.check(stream.columns)
-            for block in stream:
-                yield decoder.decode(block)
-        finally:
-            stream.close()
-
-    def _statement(self, text: str) -> PreparedStatement:
-        """Stretches share their text, so a statement is prepared once per shape; few shapes are kept."""
-        if text not in self._statements:
-            if len(self._statements) >= _KEPT_STATEMENTS:
-                self._statements.pop(next(iter(self._statements))).close()
-            self._statements[text] = PreparedStatement(self._connection, text)
-        return self._statements[text]

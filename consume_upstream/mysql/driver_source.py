@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pymysql.connections import Connection
 
 from consume_upstream.mysql.connection import source_errors
+from consume_upstream.mysql.load import HeldLog, read_held_log
 from consume_upstream.mysql.positions import LogQuestions
 from consume_upstream.mysql.server import MySqlSession, MySqlTable
 from consume_upstream.offset import CdcOffset, Visibility
@@ -55,6 +56,11 @@ class DriverSource:
 
     def visible_offset(self) -> Visibility:
         return self._questions().visible_offset()
+
+    def held_log(self) -> HeldLog | None:
+        """What the source holds of its log now."""
+        with self.connection() as connection:
+            return read_held_log(connection)
 
     def close(self) -> None:
         with self._lock:

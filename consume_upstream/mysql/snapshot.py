@@ -17,16 +17,15 @@ from pymysql.connections import Connection
 
 from consume_upstream.mysql import sql
 from consume_upstream.mysql.definition import key_index
+from consume_upstream.mysql.queries import Queries
 from consume_upstream.mysql.resultset import RowDecoder, ZeroDates
 from consume_upstream.mysql.session import ask
-from consume_upstream.mysql.statement import PreparedStatement
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.keys import KeyRange
 from vnode_backfill.vnode import Key
 
 __all__ = ["SnapshotReader"]
 
-_KEPT_STATEMENTS = 16
 _KEYS_PER_QUERY = 500
 
 
@@ -39,14 +38,14 @@ class SnapshotReader:
         self.index = key_index(connection, definition)
         self._decoder = RowDecoder(definition.columns, definition.key, zero_dates)
         self._key_decoder = RowDecoder(definition.key_columns, definition.key, "error")
-        self._statements: dict[str, PreparedStatement] = {}
+        self._queries = Queries(connection)
 
     def read_range(
         self, key_range: KeyRange, *, after: Key | None = None, limit: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The range's rows in key order, all of them or an error. Give the iterator up and the connection is closed."""
         query = sql.select_range(self._definition, self.index, key_range, after=after, limit=limit)
-        return self._read(query, self._decoder)
+        return self._queries.read(query, self._decoder)
 
     def read_rows(self, keys: Sequence[Key]) -> pa.Table:
         """The rows that these keys have, all as of one moment; keys that are gone are left out."""
@@ -56,7 +55,7 @@ class SnapshotReader:
             batches = [
                 batch
                 for start in range(0, len(keys), _KEYS_PER_QUERY)
-                for batch in self._read(
+                for batch in self._queries.read(
                     sql.select_keys(self._definition, self.index, keys[start : start + _KEYS_PER_QUERY]), self._decoder
                 )
             ]
@@ -66,27 +65,8 @@ class SnapshotReader:
 
     def read_keys(self, query: sql.Query) -> pa.Table:
         """The key columns that `query` selects; for questions about bounds."""
-        return pa.Table.from_batches(self._read(query, self._key_decoder), self._key_decoder.schema)
+        return self._queries.table(query, self._key_decoder)
 
     def explain(self, query: sql.Query) -> pa.Table:
         """The optimiser's answer to an EXPLAIN; its columns and their types differ by server."""
-        stream = self._statement(query.text).execute(query.parameters)
-        decoder = RowDecoder.of_announced(stream.columns)
-        return pa.Table.from_batches([decoder.decode(block) for block in stream], decoder.schema)
-
-    def _read(self, query: sql.Query, decoder: RowDecoder) -> Iterator[pa.RecordBatch]:
-        stream = self._statement(query.text).execute(query.parameters)
-        try:
-            decoder.check(stream.columns)
-            for block in stream:
-                yield decoder.decode(block)
-        finally:
-            stream.close()
-
-    def _statement(self, text: str) -> PreparedStatement:
-        """Ranges share their text, so a statement is prepared once per shape; few shapes are kept."""
-        if text not in self._statements:
-            if len(self._statements) >= _KEPT_STATEMENTS:
-                self._statements.pop(next(iter(self._statements))).close()
-            self._statements[text] = PreparedStatement(self._connection, text)
-        return self._statements[text]
+        return self._queries.announced(query)

@@ -117,17 +117,17 @@ def _range_query(
     key = definition.key_columns
     conditions: list[Query] = []
     if after is not None:
-        conditions.append(_beyond(key, after, ">", inclusive=False))
+        conditions.append(beyond(key, after, ">", inclusive=False))
     elif key_range.low is not None:
-        conditions.append(_beyond(key, key_range.low.key, ">", inclusive=True))
+        conditions.append(beyond(key, key_range.low.key, ">", inclusive=True))
     if key_range.high is not None:
-        conditions.append(_beyond(key, key_range.high.key, "<", inclusive=key_range.closed))
+        conditions.append(beyond(key, key_range.high.key, "<", inclusive=key_range.closed))
     where = " WHERE " + " AND ".join(condition.text for condition in conditions) if conditions else ""
     text = f"SELECT {columns} FROM {indexed_table(definition, index)}{where} ORDER BY {_key_list(definition)}{tail}"
     return Query(text, tuple(value for condition in conditions for value in condition.parameters))
 
 
-def _beyond(
+def beyond(
     columns: Sequence[Column],
     bound: Key,
     sign: str,

@@ -31,10 +31,11 @@ from typing import Self
 import pyarrow as pa
 
 from consume_upstream.mysql.definition import key_index
+from consume_upstream.mysql.queries import Queries
 from consume_upstream.mysql.resultset import RowDecoder
 from consume_upstream.mysql.server import MySqlTable
 from consume_upstream.mysql.sql import Query, canonical, indexed_table, placeholder, quoted, table_name
-from consume_upstream.mysql.statement import Parameter, PreparedStatement
+from consume_upstream.mysql.statement import Parameter
 from vnode_backfill.columns import Column, Kind, TableDefinition
 from vnode_backfill.errors import KeyOrderError, PlanRefusedError, SourceError
 from vnode_backfill.vnode import Key, KeyValue
@@ -62,7 +63,7 @@ class WalkSession:
             self._connection.close()
             raise
         self._decoder = RowDecoder(table.definition.columns, table.definition.key, table.zero_dates)
-        self._statement: tuple[str, PreparedStatement] | None = None
+        self._queries = Queries(self._connection)
 
     def __enter__(self) -> Self:
         return self
@@ -76,21 +77,7 @@ class WalkSession:
     def read(self, after: Key | None, limit: int) -> Iterator[pa.RecordBatch]:
         """The next `limit` rows behind a cursor, or from the table's first; fewer only where the table ends. Or an error."""
         query = select_behind(self._definition, self._index, after, limit)
-        stream = self._prepared(query.text).execute(query.parameters)
-        try:
-            self._decoder.check(stream.columns)
-            for block in stream:
-                yield self._decoder.decode(block)
-        finally:
-            stream.close()
-
-    def _prepared(self, text: str) -> PreparedStatement:
-        if self._statement is not None and self._statement[0] != text:
-            self._statement[1].close()
-            self._statement = None
-        if self._statement is None:
-            self._statement = text, PreparedStatement(self._connection, text)
-        return self._statement[1]
+        return self._queries.read(query, self._decoder)
 
 
 def select_behind(definition: TableDefinition, index: str, after: Key | None, limit: int) -> Query:
@@ -108,7 +95,7 @@ def select_behind(definition: TableDefinition, index: str, after: Key | None, li
 def cursor_of(definition: TableDefinition, batch: pa.RecordBatch | pa.Table) -> Key:
     """The key of the last row, as the values that the server compares it by."""
     last = batch.slice(batch.num_rows - 1)
-    return tuple(_cursor(column, last.column(column.name)[0].as_py()) for column in definition.key_columns)
+    return tuple(cursor_value(column, last.column(column.name)[0].as_py()) for column in definition.key_columns)
 
 
 def check_walkable(definition: TableDefinition) -> None:
@@ -140,19 +127,19 @@ def _behind(columns: Sequence[Column], after: Key) -> Query:
     for length in range(1, len(columns) + 1):
         signs = ["="] * (length - 1) + [">"]
         terms = [
-            f"{quoted(column.name)} {sign} {_compared(column)}" for column, sign in zip(columns, signs, strict=False)
+            f"{quoted(column.name)} {sign} {compared_by(column)}" for column, sign in zip(columns, signs, strict=False)
         ]
         cases.append("(" + " AND ".join(terms) + ")")
         parameters.extend(after[:length])
     return Query("(" + " OR ".join(cases) + ")", tuple(parameters))
 
 
-def _compared(column: Column) -> str:
+def compared_by(column: Column) -> str:
     cast = _CASTS.get(column.kind)
     return f"CAST(? AS {cast})" if cast else placeholder(column)
 
 
-def _cursor(column: Column, value: object) -> KeyValue:
+def cursor_value(column: Column, value: object) -> KeyValue:
     """The value as the server compares it; `bool` and `float` never leave here."""
     match column.kind, value:
         case Kind.ENUM, str():

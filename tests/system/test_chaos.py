@@ -93,6 +93,9 @@ def test_a_job_whose_log_was_purged_goes_on_when_everything_is_read_again(
         to_live(job)
         job.assert_equal()
         assert job.state.written.era == 1
+        # What changes after the way on is compared by offsets of the new era.
+        execute(job, "UPDATE orders SET amount = amount + 1 ORDER BY id LIMIT 3")
+        assert "3 keys were changed at the source since" in job.case.command("verify")
 
 
 @pytest.fixture(params=[MySqlServer, MariaDbServer])
