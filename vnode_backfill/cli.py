@@ -182,7 +182,11 @@ def _add_requests(
     what.add_argument("--all", action="store_true", help="the whole table")
     wait = commands.add_parser("wait", parents=[common], help="return when the job is live")
     wait.add_argument("--until", choices=("live",), default="live")
-    wait.add_argument("--timeout", metavar="30m", help="give up after this long (exit code 1)")
+    wait.add_argument(
+        "--timeout",
+        metavar="30m",
+        help="give up after this long (exit code 1); until then a job that does not exist yet is waited for, too",
+    )
     commands.add_parser("drop", parents=[common], help="remove a job's state and buffer, never its target")
 
 

@@ -15,12 +15,20 @@ from vnode_backfill.places import state_folder, state_store
 
 def read_report(config: Config) -> Report:
     """The newest report; raises if there is no such job."""
-    found = state_store(config).status_snapshot()
-    if found is None:
+    report = find_report(config)
+    if report is None:
         raise StateError(
             f"there is no job {config.job} in {config.state.path}",
             hint="Start it with `vnode-backfill run --config …`, or check job and state.path.",
         )
+    return report
+
+
+def find_report(config: Config) -> Report | None:
+    """The newest report; None if there is no such job."""
+    found = state_store(config).status_snapshot()
+    if found is None:
+        return None
     record, lease = found.record, found.lease
     subject = Subject(record.name, f"{record.database}.{record.table}", record.sink)
     observed = replace(_observed(config, lease), asked=found.asked)

@@ -24,7 +24,7 @@ from vnode_backfill.delta_files import Storage
 from vnode_backfill.errors import BitmapError, ConfigError, StateError
 from vnode_backfill.keys import Bound, SplitPlan, bound_of
 from vnode_backfill.places import buffer_path, owner, state_store
-from vnode_backfill.status import read_report
+from vnode_backfill.status import find_report, read_report
 from vnode_backfill.vnode import Key, KeyKind, KeyPart, KeyValue
 
 
@@ -111,23 +111,31 @@ def drop(config: Config, *, say: Callable[[str], None] = print) -> int:
 
 
 def wait(config: Config, *, timeout: timedelta | None, pause_seconds: float = 1.0) -> int:
-    """Return 0 once the job is live; 1 if it failed or stopped before, or the time is over."""
+    """Return 0 once the job is live; raise if it failed or stopped before, or the time is over.
+
+    A job that was only just started does not exist until its plan is made, so it is waited for as well; but not for ever: without
+    a timeout a mistyped name must not hang.
+    """
     ends = None if timeout is None else time.monotonic() + timeout.total_seconds()
-    while True:
-        report = read_report(config)
-        if report.phase is JobPhase.LIVE or (report.phase is JobPhase.STOPPED and _all_live(report)):
+    while ends is not None and time.monotonic() < ends:
+        report = find_report(config)
+        if report is not None and _is_live(config, report):
             return 0
-        if report.phase in (JobPhase.FAILED, JobPhase.STOPPED):
-            raise StateError(f"job {config.job} is {report.phase} at {report.percent:.2f} %")
-        if ends is not None and time.monotonic() >= ends:
+        time.sleep(pause_seconds)
+    while not _is_live(config, report := read_report(config)):
+        if ends is not None:
             raise StateError(f"job {config.job} is not live yet: {report.phase}, {report.percent:.2f} %")
         time.sleep(pause_seconds)
+    return 0
 
 
-def _all_live(report: Report) -> bool:
-    """A stop drains the merge, so vnodes that are all live then are live at one offset. The percentage does not tell: it stays at
-    100 while a live job is read again."""
-    return set(report.phases) == {Phase.LIVE}
+def _is_live(config: Config, report: Report) -> bool:
+    """Whether there is nothing left to wait for; raises if that will not come. A stop drains the merge, so vnodes that are all live then
+    are live at one offset. The percentage does not tell: it stays at 100 while a live job is read again."""
+    stopped_live = report.phase is JobPhase.STOPPED and set(report.phases) == {Phase.LIVE}
+    if report.phase in (JobPhase.FAILED, JobPhase.STOPPED) and not stopped_live:
+        raise StateError(f"job {config.job} is {report.phase} at {report.percent:.2f} %")
+    return stopped_live or report.phase is JobPhase.LIVE
 
 
 def _job(config: Config) -> tuple[StateStore, Loaded]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -294,6 +295,26 @@ def test_job_stopped_while_it_is_read_again_is_not_live_although_it_was(config: 
 def test_waiting_gives_up_in_time_and_says_how_far_it_is(config: Config, driver: StateStore) -> None:
     with pytest.raises(StateError, match=r"job orders is not live yet: snapshot, 0\.00 %"):
         steering.wait(config, timeout=timedelta(0))
+
+
+def test_waiting_with_a_timeout_begins_before_the_job_exists(config: Config) -> None:
+    with ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(steering.wait, config, timeout=timedelta(minutes=1), pause_seconds=0.01)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.1)
+        store = state_store(config)
+        store.create(
+            record("orders"), PLAN, beginning(PLAN, workers=2), store.acquire_lease("anna", timedelta(hours=1))
+        )
+        commit(store, Phase.LIVE, stopped=False)
+        assert waiting.result(60) == 0
+
+
+@pytest.mark.parametrize("timeout", [None, timedelta(seconds=0.05)])
+def test_waiting_for_a_job_that_does_not_come_ends_with_its_name(config: Config, timeout: timedelta | None) -> None:
+    with pytest.raises(StateError, match="there is no job orders in") as caught:
+        steering.wait(config, timeout=timeout, pause_seconds=0.01)
+    assert "vnode-backfill run" in caught.value.hint
 
 
 def test_drop_names_what_goes_and_leaves_the_target(
