@@ -12,7 +12,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from vnode_backfill import __version__
@@ -27,7 +29,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
     The process ends at once: native threads of the table library were seen to abort a normal interpreter exit.
     """
-    code = execute(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(argv)
+    if arguments.command in _AT_ONCE:
+        sys.meta_path.insert(0, _WithoutPandas())
+    code = _end_code(arguments)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -36,7 +41,18 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def execute(argv: Sequence[str]) -> int:
     """Run a command and return its exit code."""
-    arguments = _parser().parse_args(argv)
+    return _end_code(_parser().parse_args(argv))
+
+
+class _WithoutPandas(MetaPathFinder):
+    """Tells pyarrow that there is no pandas: it would load it only to ask whether our lists are pandas' own, in a third of a second."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:  # noqa: ARG002
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
+
+
+def _end_code(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         level=logging.INFO if arguments.verbose else logging.ERROR, format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
@@ -110,6 +126,7 @@ def _steer(name: str) -> Callable[[Config, argparse.Namespace], int]:
 _STEERING = {
     name: _steer(name) for name in ("rescale", "throttle", "pause", "resume", "stop", "resnapshot", "wait", "drop")
 }
+_AT_ONCE = {"status", *_STEERING}
 
 
 def _timeout(text: str | None) -> timedelta | None:

@@ -353,6 +353,16 @@ def test_no_command_starts_a_jvm_or_asks_the_database(path: Path, driver: StateS
     assert done.stdout.splitlines()[-1:] == [f"{[0] * len(COMMANDS)} []"], done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("command", ["status", "pause"])
+def test_command_that_answers_at_once_does_not_load_pandas(path: Path, driver: StateStore, command: str) -> None:
+    line = [sys.executable, "-X", "importtime", "-m", "vnode_backfill", command, "--config", str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+    loaded = {row.rpartition("|")[2].strip() for row in done.stderr.splitlines()}
+    assert {"pyarrow.compute", "deltalake"} <= loaded
+    assert not {name for name in loaded if name.startswith("pandas.")}
+
+
 def test_request_is_one_row_of_a_table_that_stays_one_file(config: Config, driver: StateStore) -> None:
     for _ in range(3):
         steering.pause(config)
