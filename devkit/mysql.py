@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -53,7 +54,7 @@ COMMON_OPTIONS: Mapping[str, str | None] = {
 }
 
 
-class SqlServer:
+class SqlServer(ABC):
     """What both servers have in common. `options` override the defaults; `None` takes a default away."""
 
     flavour: ClassVar[str]
@@ -169,11 +170,13 @@ class SqlServer:
     ) -> None:
         self.close()
 
+    @abstractmethod
     def _fetch(self) -> ServerHome:
-        raise NotImplementedError
+        """The server's programs, downloaded once."""
 
+    @abstractmethod
     def _initialise(self, home: ServerHome, datadir: Path) -> None:
-        raise NotImplementedError
+        """An empty data folder, as a new server wants it."""
 
     def _prepare(self) -> None:
         home = self._fetch()

@@ -83,10 +83,12 @@ def resnapshot(config: Config, *, only: str | None, where_key: str | None, every
         vnodes = frozenset(VnodeBitmap.parse(only, count))
         ranges = sum(planned.vnode in vnodes for planned in loaded.plan.ranges)
         print(
-            f"the {ranges} planned ranges of {len(vnodes)} vnodes are read again. Keys that came after planning are in no range: they "
+            f"planned ranges of these vnodes, read again: {ranges}. Keys that came after planning are in no range: they "
             "are left as they are; `--all`, or `--where-key` beyond the plan, covers them too"
         )
-        return _ask(store, Request(0, RequestKind.RESNAPSHOT, vnodes=vnodes), f"{len(vnodes)} vnodes, {ranges} ranges")
+        return _ask(
+            store, Request(0, RequestKind.RESNAPSHOT, vnodes=vnodes), f"vnodes {only}, ranges read again: {ranges}"
+        )
     low, high = _stretch(config, loaded.plan, where_key or "")
     ordinals = frozenset(p.ordinal for p in loaded.plan.ranges if _meets(p.range.low, p.range.high, low, high))
     outside = _reaches_outside(loaded.plan, low, high)

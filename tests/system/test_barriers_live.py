@@ -262,18 +262,22 @@ def retry_of(report: Report) -> str:
 def test_job_survives_a_restart_of_the_database_and_shows_the_attempts(
     spark: SparkSession, own_server: MariaDbServer, tmp_path: Path
 ) -> None:
-    with live_job(spark, own_server, tmp_path, rows=3000, settings=PATIENT) as job, writing(job):
-        job.start()
-        job.until(lambda: job.state.rows > 0, "the first rows")
-        for _ in range(2):
-            own_server.kill()
-            job.until(lambda: (retry := job.shown().observed.retry) is not None and retry.attempt >= 2, "two attempts")
-            job.until(lambda: "connection lost" in retry_of(job.report()), "status names the error and the attempt")
-            own_server.start()
-            job.until(lambda: job.shown().observed.retry is None, "it goes on")
-        job.ask(lambda config: steering.throttle(config, rows_per_second=None))
-        job.until_live()
+    with live_job(spark, own_server, tmp_path, rows=3000, settings=PATIENT) as job:
+        with writing(job):
+            job.start()
+            job.until(lambda: job.state.rows > 0, "the first rows")
+            for _ in range(2):
+                own_server.kill()
+                job.until(
+                    lambda: (shown := job.shown().observed.retry) is not None and shown.attempt >= 2, "two attempts"
+                )
+                job.until(lambda: "connection lost" in retry_of(job.report()), "status names the error and the attempt")
+                own_server.start()
+                job.until(lambda: job.shown().observed.retry is None, "it goes on")
+            job.ask(lambda config: steering.throttle(config, rows_per_second=None))
+            job.until_live()
         job.stop()
+        job.assert_equal()
 
 
 def test_idle_job_that_loses_its_database_often_but_briefly_never_gives_up(

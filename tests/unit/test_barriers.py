@@ -117,9 +117,12 @@ def test_barriers_never_go_back(manager: LocalBarrierManager[str]) -> None:
 
 
 def test_epoch_may_stay_open_over_barriers_without_a_commit(manager: LocalBarrierManager[str]) -> None:
-    manager.inject(barrier(4, kind=BarrierKind.INITIAL))
-    manager.inject(barrier(4, kind=BarrierKind.BARRIER))
-    manager.inject(barrier(5))
+    told: list[Barrier] = []
+    manager.subscribe_barrier(Actor.MERGE, told.append)
+    passed = [barrier(4, kind=BarrierKind.INITIAL), barrier(4, kind=BarrierKind.BARRIER), barrier(5)]
+    for each in passed:
+        manager.inject(each)
+    assert told == passed
 
 
 def test_barrier_that_was_not_injected_cannot_be_collected(manager: LocalBarrierManager[str]) -> None:

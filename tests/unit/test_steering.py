@@ -186,10 +186,10 @@ def test_resnapshot_of_vnodes_says_that_keys_outside_the_plan_are_left(
     assert run(path, "resnapshot", "--only", "0-3") == 0
     printed = capsys.readouterr().out
     assert printed.startswith(
-        "the 3 planned ranges of 4 vnodes are read again. Keys that came after planning are in no range"
+        "planned ranges of these vnodes, read again: 3. Keys that came after planning are in no range"
     )
     assert "`--all`, or `--where-key` beyond the plan, covers them too" in printed
-    assert printed.endswith("request 1: resnapshot (4 vnodes, 3 ranges), at the next barrier\n")
+    assert printed.endswith("request 1: resnapshot (vnodes 0-3, ranges read again: 3), at the next barrier\n")
 
 
 def test_stop_is_refused_where_nobody_would_stop(
