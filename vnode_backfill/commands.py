@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from progress.state import Request, RequestKind
-from vnode_backfill.config import Config, Executor, IotdbSinkConfig, load_config
+from vnode_backfill.config import Config, Executor, load_config
+from vnode_backfill.config_iotdb import IotdbSinkConfig
 from vnode_backfill.config_values import reveal
 from vnode_backfill.errors import ConfigError, StateError
 from vnode_backfill.places import owner, state_store

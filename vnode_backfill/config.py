@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -35,6 +34,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from vnode_backfill.config_file import config_error, explain, override, read_yaml
+from vnode_backfill.config_iotdb import IotdbSinkConfig
 from vnode_backfill.config_values import (
     Count,
     CountOrZero,
@@ -93,44 +93,6 @@ class TlsVerify(StrEnum):
     IDENTITY = "identity"
     CA = "ca"
     NONE = "none"
-
-
-class TimeUnit(StrEnum):
-    """The unit of a whole-number time column."""
-
-    SECONDS = "s"
-    MILLISECONDS = "ms"
-    MICROSECONDS = "us"
-    NANOSECONDS = "ns"
-
-
-class DecimalAs(StrEnum):
-    """How DECIMAL is kept by a sink without decimals: fast and rounded, or exact as text."""
-
-    DOUBLE = "double"
-    TEXT = "text"
-
-
-class Duplicates(StrEnum):
-    """What happens when two source keys map to one (device, time)."""
-
-    ERROR = "error"
-    LAST = "last"
-
-
-class IotdbType(StrEnum):
-    """Types a measurement can have."""
-
-    BOOLEAN = "boolean"
-    INT32 = "int32"
-    INT64 = "int64"
-    FLOAT = "float"
-    DOUBLE = "double"
-    TEXT = "text"
-    STRING = "string"
-    TIMESTAMP = "timestamp"
-    DATE = "date"
-    BLOB = "blob"
 
 
 class TlsConfig(Section):
@@ -266,60 +228,6 @@ class DeltaSinkConfig(Section):
     metadata_columns: Flag = False
     compact_small_files: CountOrZero = 200
     retention: Duration = timedelta(days=7)
-
-
-class TimeColumn(Section):
-    column: Text
-    unit: TimeUnit | None = None
-
-
-class IotdbSinkConfig(PasswordSection):
-    yaml_path: ClassVar[str] = "sink.iotdb"
-
-    host: Text
-    port: Port = 6667
-    user: Text = "root"
-    timeout: Duration = timedelta(seconds=60)
-    device: Annotated[str, matching(r"root(\.([^.{}`\s]|\{[^{}]+\})+){2,}", "a path as root.shop.{region}.{device_id}")]
-    time: TimeColumn
-    include: tuple[Text, ...] = ()
-    exclude: tuple[Text, ...] = ()
-    rename: Mapping[Text, Text] = Field(default_factory=dict)
-    types: Mapping[Text, IotdbType] = Field(default_factory=dict)
-    decimal: DecimalAs = DecimalAs.DOUBLE
-    aligned: Flag = False
-    duplicates: Duplicates = Duplicates.ERROR
-    replace: Flag = False
-    tablet_rows: Annotated[int, Strict(), between(1, 1_000_000)] = 10_000
-    dead_letter: Text | None = None
-
-    @property
-    def device_columns(self) -> tuple[str, ...]:
-        """The columns that make the device path, in the template's order."""
-        return tuple(re.findall(r"\{([^{}]+)\}", self.device))
-
-    @field_validator("exclude")
-    @classmethod
-    def _not_with_include(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if value and info.data.get("include"):
-            raise ValueError("must not be given together with include")
-        return value
-
-    @field_validator("rename", "types")
-    @classmethod
-    def _of_kept_columns(cls, value: Mapping[str, str], info: ValidationInfo) -> Mapping[str, str]:
-        include, exclude = info.data.get("include", ()), info.data.get("exclude", ())
-        gone = [column for column in value if column in exclude or (include and column not in include)]
-        if gone:
-            raise ValueError(f"must not name columns that are left out: {', '.join(gone)}")
-        return value
-
-    @field_validator("rename")
-    @classmethod
-    def _to_different_names(cls, value: Mapping[str, str]) -> Mapping[str, str]:
-        if len(set(value.values())) < len(value):
-            raise ValueError("must not give two columns one name")
-        return value
 
 
 class SinkConfig(Section):

@@ -22,7 +22,8 @@ from progress.lease import Lease
 from progress.lease_guard import LeaseGuard
 from progress.store import StateStore
 from vnode_backfill.columns import TableDefinition
-from vnode_backfill.config import Config, IotdbSinkConfig
+from vnode_backfill.config import Config
+from vnode_backfill.config_iotdb import IotdbSinkConfig
 from vnode_backfill.config_values import reveal
 from vnode_backfill.errors import ConfigError, StateError
 from vnode_backfill.handoff import StoredHandoff

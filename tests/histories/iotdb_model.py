@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from vnode_backfill.config import IotdbType
+from vnode_backfill.config_iotdb import IotdbType
 from vnode_backfill.sinks.iotdb_paths import Nodes, path_of, split_path
 from vnode_backfill.sinks.iotdb_session import Series, StoredPoints, Tablet
 from vnode_backfill.sinks.iotdb_values import WIRE_TYPES, Precision

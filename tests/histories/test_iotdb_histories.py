@@ -19,7 +19,7 @@ from tests.histories.iotdb_model import ModelServer
 from tests.system.iotdb_case import READINGS, Change, reading, window
 from tests.tables import Row, batch, plan
 from vnode_backfill.change import ChangeOp
-from vnode_backfill.config import IotdbSinkConfig
+from vnode_backfill.config_iotdb import IotdbSinkConfig
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.sinks import ReadReceipt
 from vnode_backfill.sinks import iotdb as sink_module

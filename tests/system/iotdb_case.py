@@ -18,7 +18,7 @@ from tests.tables import Row, batch, plan, table_of
 from vnode_backfill import change
 from vnode_backfill.change import ChangeOp
 from vnode_backfill.columns import TableDefinition
-from vnode_backfill.config import IotdbSinkConfig
+from vnode_backfill.config_iotdb import IotdbSinkConfig
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.sinks import ReadReceipt

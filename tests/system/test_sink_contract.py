@@ -18,7 +18,7 @@ from devkit.iotdb_target import IotdbTarget, TimeColumn
 from tests.system.iotdb_case import Change, window
 from tests.tables import Row, batch, change_table, in_order, plan, stored, table_of
 from vnode_backfill.change import OFFSET_COLUMNS, ChangeOp
-from vnode_backfill.config import IotdbSinkConfig
+from vnode_backfill.config_iotdb import IotdbSinkConfig
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import FencedError, SinkError
 from vnode_backfill.sinks import ReadReceipt, Sink

@@ -17,11 +17,11 @@ from pydantic import SecretStr, ValidationError
 from vnode_backfill.config import (
     Config,
     Executor,
-    IotdbSinkConfig,
     StartupMode,
     ZeroDates,
     load_config,
 )
+from vnode_backfill.config_iotdb import IotdbSinkConfig
 from vnode_backfill.config_values import ServerIdRange, reveal
 from vnode_backfill.errors import ConfigError
 from vnode_backfill.units import format_duration, format_size, parse_duration, parse_size

@@ -16,7 +16,7 @@ from iotdb.utils.NumpyTablet import NumpyTablet
 
 from tests.tables import Row, batch, table_of
 from vnode_backfill.columns import TableDefinition
-from vnode_backfill.config import DecimalAs, IotdbSinkConfig, IotdbType, TimeUnit
+from vnode_backfill.config_iotdb import DecimalAs, IotdbSinkConfig, IotdbType, TimeUnit
 from vnode_backfill.errors import ConfigError
 from vnode_backfill.sinks.iotdb_mapping import PointMapping
 from vnode_backfill.sinks.iotdb_paths import DeviceTemplate, path_of, split_path

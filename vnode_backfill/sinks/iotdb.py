@@ -31,7 +31,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from vnode_backfill.columns import TableDefinition
-from vnode_backfill.config import IotdbSinkConfig
+from vnode_backfill.config_iotdb import IotdbSinkConfig
 from vnode_backfill.delta_files import FileLayout, Storage, storage_errors, unique_stem, write_files
 from vnode_backfill.delta_log import DeltaLog, OvertakenError
 from vnode_backfill.epoch import Epoch

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from vnode_backfill.columns import Kind, TableDefinition
-from vnode_backfill.config import IotdbSinkConfig, IotdbType, TimeUnit
+from vnode_backfill.config_iotdb import IotdbSinkConfig, IotdbType, TimeUnit
 from vnode_backfill.errors import ConfigError
 from vnode_backfill.keys import key_from_text, key_to_text
 from vnode_backfill.sinks.iotdb_paths import DeviceTemplate, Nodes

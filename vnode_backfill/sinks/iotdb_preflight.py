@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from vnode_backfill.columns import Kind, TableDefinition
-from vnode_backfill.config import Duplicates, IotdbSinkConfig
+from vnode_backfill.config_iotdb import Duplicates, IotdbSinkConfig
 from vnode_backfill.errors import ConfigError, SinkError
 from vnode_backfill.sinks.iotdb import address_of, check_series, existing_series
 from vnode_backfill.sinks.iotdb_mapping import PointMapping

@@ -23,7 +23,7 @@ from iotdb.Session import Session
 from iotdb.utils.exception import IoTDBConnectionException, StatementExecutionException
 from thrift.Thrift import TException
 
-from vnode_backfill.config import IotdbType
+from vnode_backfill.config_iotdb import IotdbType
 from vnode_backfill.errors import BackfillError, SinkError, SinkUnavailableError
 from vnode_backfill.sinks.iotdb_paths import Nodes, path_of, quoted, split_path
 from vnode_backfill.sinks.iotdb_values import WIRE_TYPES, Ints, Precision

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from vnode_backfill.config import Duplicates
+from vnode_backfill.config_iotdb import Duplicates
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import SinkError, SinkUnavailableError
 from vnode_backfill.keys import SplitPlan, key_to_text

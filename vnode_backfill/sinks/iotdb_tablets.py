@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vnode_backfill.config import IotdbType
+from vnode_backfill.config_iotdb import IotdbType
 from vnode_backfill.sinks.iotdb_mapping import Measurement, Points
 from vnode_backfill.sinks.iotdb_paths import quoted
 from vnode_backfill.sinks.iotdb_session import Tablet

@@ -31,7 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vnode_backfill.config import DecimalAs, IotdbType, TimeUnit
+from vnode_backfill.config_iotdb import DecimalAs, IotdbType, TimeUnit
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
