@@ -8,7 +8,6 @@ after every order: crash tests kill the process there.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -356,13 +355,11 @@ class Performer:
         )
 
     def _restart(self, attempt: int) -> None:
-        """End everything of the failed attempt, wait (longer each time, and not all drivers alike), and report."""
-        limits = self.services.config.limits
+        """End everything of the failed attempt, wait, and report."""
         self.services.spark.sparkContext.cancelJobGroup(_GROUP)
         wait(tuple(self._running))
-        longest = min(limits.backoff.total_seconds() * 2 ** (attempt - 1), limits.max_backoff.total_seconds())
         self._awake.clear()
-        self._awake.wait(longest * random.uniform(0.5, 1.0))
+        self._awake.wait(self.services.config.limits.pause(attempt))
         self.barriers.tell(EpochRestarted())
 
 

@@ -6,6 +6,7 @@ import json
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from progress.state import Request, RequestKind
 from vnode_backfill.config import Config, Executor, load_config
 from vnode_backfill.config_iotdb import IotdbSinkConfig
 from vnode_backfill.config_values import reveal
-from vnode_backfill.errors import ConfigError, StateError
+from vnode_backfill.errors import BackfillError, ConfigError, StateError
 from vnode_backfill.places import owner, state_store
 from vnode_backfill.status import read_report
 
@@ -150,7 +151,10 @@ def run(
     slots = task_slots(config) if master is None else None
     with session_starting(config, master, quiet=not verbose) as session:
         load_kernels()
-        opened = single_job.open_configured(config, task_slots=slots, asked_vnodes=asked_vnodes, say=_say)
+        opened = _open_patiently(
+            config,
+            lambda: single_job.open_configured(config, task_slots=slots, asked_vnodes=asked_vnodes, say=_say),
+        )
         _say(*handoff.starting_lines(opened.start))
         _ask_for_workers(opened, asked_workers)
         try:
@@ -165,6 +169,20 @@ def run(
         return 1
     ended = handoff.read_handoff(config, config.job) if opened.start.bounded else None
     return 0 if ended is None else _hand_over(config, ended)
+
+
+def _open_patiently(config: Config, open_job: Callable[[], Opened]) -> Opened:
+    """A job that exists waits for its source and its target as a running one does; a new one says at once what is not there."""
+    attempt, limits = 0, config.limits
+    while True:
+        try:
+            return open_job()
+        except BackfillError as error:
+            attempt += 1
+            if not error.retryable or attempt > limits.retries or not state_store(config).exists():
+                raise
+            _say(f"{error.message}; attempt {attempt} of {limits.retries + 1} failed")
+            time.sleep(limits.pause(attempt))
 
 
 def _run_opened(config: Config, spark: SparkSession, opened: Opened, until: Until, face: str) -> Failure | None:

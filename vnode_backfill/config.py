@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import random
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -219,6 +220,11 @@ class LimitsConfig(Section):
         if first is not None and value < first:
             raise ValueError(f"must not be shorter than backoff, which is {format_duration(first)}")
         return value
+
+    def pause(self, attempt: int) -> float:
+        """Seconds to wait after so many failed attempts: longer each time, and not all drivers alike."""
+        longest = min(self.backoff.total_seconds() * 2.0 ** (attempt - 1), self.max_backoff.total_seconds())
+        return longest * random.uniform(0.5, 1.0)
 
 
 class DeltaSinkConfig(Section):

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from devkit.mysql import MariaDbServer
+from devkit.waiting import wait_for
 from progress.report import InHand, JobPhase, Report, Retry
 from progress.state import Phase
 from tests.system.live_job import LiveJob, fails_once, live_job, never_falls, no_fault, writing
@@ -21,6 +22,7 @@ from vnode_backfill import steering
 from vnode_backfill.actions import Moment
 from vnode_backfill.epoch import Actor, BarrierKind
 from vnode_backfill.errors import SinkError, SinkUnavailableError, SourceLostError
+from vnode_backfill.job import Until
 from vnode_backfill.places import buffer_path, state_store
 from vnode_backfill.protocol import (
     Action,
@@ -278,6 +280,19 @@ def test_job_survives_a_restart_of_the_database_and_shows_the_attempts(
             job.until_live()
         job.stop()
         job.assert_equal()
+
+
+def test_job_that_is_started_without_its_database_waits_for_it(
+    spark: SparkSession, own_server: MariaDbServer, tmp_path: Path
+) -> None:
+    with live_job(spark, own_server, tmp_path, rows=200) as job:
+        job.start(Until.LIVE)
+        job.until_ended()
+        own_server.kill()
+        with job.case.started("run", "--until", "live") as driver:
+            wait_for(lambda: "attempt 2 of 9 failed" in driver.output.read_text(), "two attempts", seconds=180)
+            own_server.start()
+            assert "connection lost while connecting to" in driver.wait(0)
 
 
 def test_idle_job_that_loses_its_database_often_but_briefly_never_gives_up(

@@ -87,6 +87,10 @@ class Soak:
             driver.check_running()
 
     def _restart_server(self) -> None:
+        if not self._exists():
+            # A job that is not created yet says at once that there is no server, and ends.
+            self._kill_driver()
+            return
         with self.case.started("run") as driver:
             life = self._life()
             _lives(driver.process, life)
