@@ -105,7 +105,9 @@ def _verify_points(iotdb: IotdbSinkConfig, table: MySqlTable, record: JobRecord,
     from vnode_backfill.iotdb_verify import render, to_json, verify_points
     from vnode_backfill.targets import point_settings
 
-    result = verify_points(table, record.definition, point_settings(iotdb, record.definition))
+    result = verify_points(
+        table, record.definition, point_settings(iotdb, record.definition), duplicates=iotdb.duplicates
+    )
     print(to_json(result) if as_json else render(result))
     return 0 if result.equal else 1
 

@@ -3,7 +3,8 @@
 Every row of the source is read once, in key order, by queries of bounded size over one connection, and compared as points
 (`sinks.iotdb_compare`); then every slot of the template's devices is read, to find those that no row of the source has. Rows that
 cannot become points are among the dead letters if those are configured; without them they are differences, because the job would have
-stopped at them. A row that lost its slot to another key (`duplicates: last`) is different in the measurements that tell the key.
+stopped at them. Under `duplicates: last` a row whose device and time another key of the source holds is counted as sharing them, and is no
+difference. What verifies as missing there is a row that lost its slot to a key which left it since: the job does not bring it back.
 
 What breaks it: a source that is written to meanwhile, as for every target; `source_moved` is true then.
 """
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from consume_upstream.mysql.server import MySqlTable
 from vnode_backfill.columns import TableDefinition
+from vnode_backfill.config import Duplicates
 from vnode_backfill.errors import SchemaChangedError
 from vnode_backfill.keys import KeyRange
 from vnode_backfill.sinks.iotdb_compare import (
@@ -54,7 +56,12 @@ class PointVerification:
 
 
 def verify_points(
-    table: MySqlTable, definition: TableDefinition, settings: WriterSettings, *, limit: int = 100
+    table: MySqlTable,
+    definition: TableDefinition,
+    settings: WriterSettings,
+    *,
+    limit: int = 100,
+    duplicates: Duplicates = Duplicates.ERROR,
 ) -> PointVerification:
     """Compare every row of the source with the target; changes neither. `definition` is the one stored with the job."""
     started = time.monotonic()
@@ -64,7 +71,7 @@ def verify_points(
             hint="Change it back, or drop the job and create it again.",
         )
     before = table.written_offset()
-    found = compare_points(settings, _rows(table), limit=limit)
+    found = compare_points(settings, _rows(table), limit=limit, duplicates=duplicates)
     moved = table.written_offset() != before
     return PointVerification(found, settings.dead_letters, moved, time.monotonic() - started)
 
@@ -72,13 +79,13 @@ def verify_points(
 def to_json(verification: PointVerification) -> str:
     """One object; the names that a Delta target has too mean the same, `rows_target` counts devices' times.
 
-    version, equal, source_moved, rows_source, rows_target, rejected, total, missing, extra, different, seconds,
+    version, equal, source_moved, rows_source, rows_target, rejected, shared, total, missing, extra, different, seconds,
     differences [{kind, device, time, measurement, source, target}]
     """
     found = verification.found
     told = {
         "version": 1, "equal": verification.equal, "source_moved": verification.source_moved, "rows_source": found.rows,
-        "rows_target": found.points, "rejected": found.rejected, "total": verification.total, "missing": found.missing,
+        "rows_target": found.points, "rejected": found.rejected, "shared": found.shared, "total": verification.total, "missing": found.missing,
         "extra": found.extra, "different": found.different, "seconds": round(verification.seconds, 3),
     }  # fmt: skip
     shown = [
@@ -98,6 +105,8 @@ def render(verification: PointVerification) -> str:
     if found.rejected:
         where = "they are among the dead letters" if verification.rejected_allowed else "the job stops at them"
         lines.append(f"{found.rejected:,} rows cannot become points; {where}")
+    if found.shared:
+        lines.append(f"{found.shared:,} keys share a device and time with another key, which holds it")
     counted = f"{found.rows:,} rows of the source, {found.points:,} devices' times in the target"
     if verification.equal:
         return "\n".join([*lines, f"verified: {counted}, 0 differences"])

@@ -16,9 +16,11 @@ from tests.system.iotdb_case import READINGS, SLOTTED, Change, IotdbCase, readin
 from tests.tables import Row, batch
 from vnode_backfill.change import ChangeOp
 from vnode_backfill.columns import TableDefinition
+from vnode_backfill.config import Duplicates
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import FencedError, SinkError, SinkUnavailableError
 from vnode_backfill.sinks.iotdb import IotdbOptions, IotdbSink
+from vnode_backfill.sinks.iotdb_compare import compare_points
 from vnode_backfill.vnode import Key
 
 pytestmark = pytest.mark.long
@@ -89,6 +91,27 @@ def test_the_last_key_wins_where_that_is_wanted_and_it_is_told(
     assert sink.duplicates.count == 2
     assert "the last one wins count=1" in caplog.text
     assert '[["int", "11"]]' in caplog.text
+
+
+@pytest.mark.parametrize("excluded", [[], ["id"]], ids=["measured", "beside"])
+def test_a_row_that_lost_its_slot_to_another_key_is_told_from_one_that_is_wrong(
+    case: IotdbCase, excluded: list[str]
+) -> None:
+    sink = case.sink(duplicates="last", exclude=excluded)
+    loser, winner, alone = reading(1, 5, 1.0, "old"), reading(11, 5, 11.0, None), reading(2, 6)
+    case.append(sink, loser, alone)
+    case.append(sink, winner, epoch=2, ordinal=1)
+
+    def found(*rows: Row, duplicates: Duplicates = Duplicates.LAST) -> tuple[int, int, int, int]:
+        pieces = [batch(READINGS, [row]) for row in rows]
+        result = compare_points(sink.writer()._settings, pieces, duplicates=duplicates)
+        return result.shared, result.different, result.missing, result.extra
+
+    assert found(loser, alone, winner) == (1, 0, 0, 0)
+    assert found(loser, alone, winner, duplicates=Duplicates.ERROR) == (0, 1, 0, 0)
+    assert found(loser, alone, reading(11, 5, 12.0, None)) == (1, 1, 0, 0)
+    assert found(loser, alone, reading(11, 7, 11.0, None)) == (0, 1, 1, 0)
+    assert found(loser, alone) == (0, 1, 0, 0)
 
 
 def test_a_key_that_is_left_out_of_the_points_is_kept_beside_them(case: IotdbCase) -> None:

@@ -10,19 +10,25 @@ cannot become points are counted as rejected, not as missing: they are among the
     8  @11  3.0   x                                    missing
                          @12  id 9  temp 1.0           extra
     5  @13  1.0   y      @13  id 6  temp 1.0           different, measurement id: another key has the slot
+
+**Where the last key wins.** A row is then no difference if its slot is held by another key which the source has on the same slot; that
+key's row is compared in full. Which of the keys won is not judged: the server keeps no order, and the job told when it met them. A row
+that is alone on its slot, or whose slot is held by a key that the source has elsewhere or not at all, has no such excuse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import product
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vnode_backfill.sinks.iotdb_mapping import Points
+from vnode_backfill.config import Duplicates
+from vnode_backfill.sinks.iotdb_mapping import PointMapping, Points
 from vnode_backfill.sinks.iotdb_paths import path_of
 from vnode_backfill.sinks.iotdb_session import StoredPoints
 from vnode_backfill.sinks.iotdb_settlement import scan
@@ -61,6 +67,8 @@ class PointComparison:
     missing: int = 0
     extra: int = 0
     different: int = 0
+    shared: int = 0
+    """Rows whose slot another key of the source holds, where the last one wins."""
     differences: list[PointDifference] = field(default_factory=list)
 
     @property
@@ -73,12 +81,17 @@ class PointComparison:
 
 
 def compare_points(
-    settings: WriterSettings, rows: Iterable[pa.RecordBatch | pa.Table], *, limit: int = 100
+    settings: WriterSettings,
+    rows: Iterable[pa.RecordBatch | pa.Table],
+    *,
+    limit: int = 100,
+    duplicates: Duplicates = Duplicates.ERROR,
 ) -> PointComparison:
     """Compare all rows of the source, given in pieces, with all points of the template's devices; changes neither."""
     writer = PointWriter(settings)
     result = PointComparison(limit)
-    known = _Slots()
+    known, holding = _Slots(), _Slots()
+    displaced: list[_Displaced] = []
     for piece in rows:
         table = piece if isinstance(piece, pa.Table) else pa.Table.from_batches([piece])
         points, rejections = settings.mapping.points(table)
@@ -87,13 +100,15 @@ def compare_points(
         points = points.by_slot()
         known.add(points)
         if len(points):
-            _compare_piece(writer, points, result)
+            displaced += _compare_piece(writer, points, result, holding)
+    for each in displaced:
+        each.judge(holding if duplicates is Duplicates.LAST else _Slots(), result)
     _find_extra(writer, known, result)
     return result
 
 
 class _Slots:
-    """Every slot of the source, exactly, in sixteen bytes each."""
+    """Slots of the source, exactly, in sixteen bytes each."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -101,10 +116,13 @@ class _Slots:
         self._times: list[Ints] = [np.empty(0, np.int64)]
         self._sorted: dict[int, Ints] | None = None
 
-    def add(self, points: Points) -> None:
+    def add(self, points: Points, places: Ints | None = None) -> None:
         numbers = np.array([self._numbers.setdefault(p, len(self._numbers)) for p in points.devices], dtype=np.int64)
-        self._devices.append(numbers[points.device])
-        self._times.append(points.times)
+        device, times = (
+            (points.device, points.times) if places is None else (points.device[places], points.times[places])
+        )
+        self._devices.append(numbers[device])
+        self._times.append(times)
 
     def has(self, device: str, times: Ints) -> Bools:
         if self._sorted is None:
@@ -118,29 +136,72 @@ class _Slots:
         return np.isin(times, mine)
 
 
-def _compare_piece(writer: PointWriter, points: Points, result: PointComparison) -> None:
-    measurements = writer.mapping.measurements
-    wanted = [(each.name, each.kind) for each in measurements]
+@dataclass(frozen=True, slots=True)
+class _Displaced:
+    """Rows of one device whose slots other keys hold; whether that is right is known when every row has been seen.
+
+    `wanted` and `stored` are the measurements that tell a key.
+    """
+
+    device: str
+    times: Ints
+    wanted: pa.Table
+    stored: pa.Table
+
+    def judge(self, holding: _Slots, result: PointComparison) -> None:
+        """Those on slots that `holding` has share them with the key that holds them; the others are different."""
+        shares = holding.has(self.device, self.times)
+        result.shared += int(shares.sum())
+        result.different += int((~shares).sum())
+        for name, place in product(self.wanted.column_names, np.flatnonzero(~shares).tolist()):
+            cells = self.wanted.column(name)[place].as_py(), self.stored.column(name)[place].as_py()
+            if cells[0] != cells[1]:
+                at = int(self.times[place])
+                result.note(PointDifference(PointDifferenceKind.DIFFERENT, self.device, at, name, *cells))
+
+
+def _compare_piece(writer: PointWriter, points: Points, result: PointComparison, holding: _Slots) -> list[_Displaced]:
+    wanted = [(each.name, each.kind) for each in writer.mapping.measurements]
     seen = np.zeros(len(points), dtype=np.bool_)
+    displaced: list[_Displaced] = []
     for start, stop in questions(points):
         devices = [points.devices[n] for n in np.unique(points.device[start:stop])]
         for block in writer.session.points(devices, wanted, when(points.times[start:stop])):
             place, found = matching(points, block)
             seen[place] = True
-            _compare_cells(points, place, block, found, result)
+            other = np.zeros(len(place), dtype=np.bool_)
+            for each in writer.mapping.owner:
+                other |= _unequal(*_pair(points, place, block, found, each.name))
+            displaced += _of_other_keys(writer.mapping, points, place[other], block, found[other])
+            holding.add(points, place[~other])
+            _compare_cells(points, place[~other], block, found[~other], result)
     filled = np.zeros(len(points), dtype=np.bool_)
     for name, _ in wanted:
         filled |= points.values.column(name).is_valid().to_numpy()
     for number in np.flatnonzero(filled & ~seen):
         result.missing += 1
         result.note(PointDifference(PointDifferenceKind.MISSING, *_slot(points, int(number))))
+    return displaced
+
+
+def _of_other_keys(
+    mapping: PointMapping, points: Points, place: Ints, block: StoredPoints, found: Ints
+) -> Iterator[_Displaced]:
+    names = [each.name for each in mapping.owner]
+    for number in np.unique(points.device[place]):
+        mine = points.device[place] == number
+        yield _Displaced(
+            points.devices[number],
+            points.times[place[mine]],
+            points.values.select(names).take(pa.array(place[mine])),
+            block.values.select(names).take(pa.array(found[mine])),
+        )
 
 
 def _compare_cells(points: Points, place: Ints, block: StoredPoints, found: Ints, result: PointComparison) -> None:
     differs = np.zeros(len(place), dtype=np.bool_)
     for name in points.values.column_names:
-        mine = points.values.column(name).take(pa.array(place)).combine_chunks()
-        theirs = block.values.column(name).take(pa.array(found)).combine_chunks()
+        mine, theirs = _pair(points, place, block, found, name)
         wrong = _unequal(mine, theirs)
         for number in np.flatnonzero(wrong):
             slot = _slot(points, int(place[number]))
@@ -148,6 +209,12 @@ def _compare_cells(points: Points, place: Ints, block: StoredPoints, found: Ints
             result.note(PointDifference(PointDifferenceKind.DIFFERENT, *slot, name, *cells))
         differs |= wrong
     result.different += int(differs.sum())
+
+
+def _pair(points: Points, place: Ints, block: StoredPoints, found: Ints, name: str) -> tuple[pa.Array, pa.Array]:
+    """A measurement as it should be and as it is stored."""
+    mine, theirs = points.values.column(name), block.values.column(name)
+    return mine.take(pa.array(place)).combine_chunks(), theirs.take(pa.array(found)).combine_chunks()
 
 
 def _unequal(mine: pa.Array, theirs: pa.Array) -> Bools:
