@@ -288,12 +288,35 @@ def test_differences_are_found_whatever_they_are(case: IotdbCase) -> None:
 
 def test_the_preflight_tells_what_the_server_is_like(case: IotdbCase) -> None:
     findings = {each.check: each for each in inspect_iotdb(case.config(), READINGS, case.server.password)}
-    assert {check for check, each in findings.items() if each.level is not Level.OK} == {"iotdb.wal_mode"}
+    assert {each.level for each in findings.values()} == {Level.OK}
+    assert findings["iotdb.wal_mode"].fact == "wal_mode is SYNC"
     assert findings["iotdb.precision"].fact == "the server counts time in ms"
     assert "told by id" in findings["iotdb.identity"].fact
     wrong = inspect_iotdb(case.config(time={"column": "note"}), READINGS, case.server.password)
     assert wrong[-1].level is Level.REFUSED
     assert "sink.iotdb.time.column" in wrong[-1].fact
+
+
+def test_a_server_that_may_lose_points_is_told_from_one_that_does_not_tell(case: IotdbCase) -> None:
+    def wal_mode(**account: str) -> tuple[Level, str]:
+        found = inspect_iotdb(case.config(**account), READINGS, case.server.password)
+        return next((each.level, each.fact) for each in found if each.check == "iotdb.wal_mode")
+
+    settings = case.server.folder / "conf" / "iotdb-system.properties"
+    written = settings.read_text()
+    for unsafe in (written.replace("wal_mode=SYNC", "wal_mode=ASYNC"), written.replace("wal_mode=SYNC\n", "")):
+        settings.write_text(unsafe)
+        try:
+            assert wal_mode() == (
+                Level.WARNING, "wal_mode is ASYNC at DataNode 1: a killed server loses points it had acknowledged"
+            )  # fmt: skip
+        finally:
+            settings.write_text(written)
+    session = case.server.session()
+    session.execute_non_query_statement(f"CREATE USER reader_{case.database} '{case.server.password}'")
+    session.close()
+    level, fact = wal_mode(user=f"reader_{case.database}")
+    assert (level, "this is no fault found" in fact) == (Level.INFO, True)
 
 
 def test_a_merge_without_its_window_is_refused(case: IotdbCase) -> None:

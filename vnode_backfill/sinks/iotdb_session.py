@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 from iotdb.Session import Session
 from iotdb.utils.exception import IoTDBConnectionException, StatementExecutionException
-from thrift.Thrift import TException
+from thrift.Thrift import TApplicationException, TException
 
 from vnode_backfill.config_iotdb import IotdbType
 from vnode_backfill.errors import BackfillError, SinkError, SinkUnavailableError
@@ -35,6 +35,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.25, 8.0
 _PASSING = frozenset({"301", "305", "306", "600", "602", "606", "611"})
 """A server that has just started ("no available region group"), internal and dispatch errors, read-only, storage not ready, a write
 rejected for lack of memory, disk full."""
+_DONE = 200
 _FETCH_ROWS = 20_000
 _BYTES = (IotdbType.TEXT, IotdbType.STRING, IotdbType.BLOB)
 
@@ -149,6 +150,24 @@ class IotdbSession:
                 detail=f"SHOW VARIABLES knows {', '.join(sorted(name or '' for name in variables))}.",
             )
         return Precision(found)
+
+    def configuration(self, node: int) -> dict[str, str] | None:
+        """What a node's settings' file says; None if the node cannot be asked or does not tell this account."""
+
+        def read(session: Session) -> dict[str, str] | None:
+            # No statement asks for it, and the client has no method for the call of its protocol.
+            client = session._Session__client
+            try:
+                answer = client.showConfiguration(node)
+            except TApplicationException:
+                # A server that does not know the call.
+                return None
+            if answer.status.code != _DONE:
+                return None
+            pairs = (line.partition("=") for line in answer.content.splitlines() if not line.startswith("#"))
+            return {name.strip(): value.strip() for name, found, value in pairs if found}
+
+        return self._run(f"the settings of node {node} cannot be read", read)
 
     def series(self, pattern: str) -> list[Series]:
         """Every series that matches."""
