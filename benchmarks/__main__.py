@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.bench import TABLE, Bench
+from benchmarks import points
+from benchmarks.bench import COLUMNS, TABLE, Bench
 from benchmarks.following import catchup, epoch
-from benchmarks.points import iotdb
 from benchmarks.results import Figure, Results
 from benchmarks.snapshots import growth, planning, snapshot, writer
 from benchmarks.source import private_source
@@ -25,7 +25,7 @@ CASES: dict[str, Callable[[Bench], list[Figure]]] = {
     "growth": growth,
     "epoch": epoch,
     "catchup": catchup,
-    "iotdb": iotdb,
+    "iotdb": points.iotdb,
 }
 _OWN_TABLE = {"iotdb"}
 """Cases that make a table of their own, and warm up by themselves."""
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
 
 def _run(names: list[str], folder: Path, rows: int, rounds: int) -> Results:
     with private_source() as source:
-        results = Results(rows, rounds, source.version)
+        results = Results(rows, rounds, source.version, COLUMNS if set(names) - _OWN_TABLE else points.COLUMNS)
         bench = Bench(source, folder, rows, rounds)
         if set(names) - _OWN_TABLE:
             _say(f"table of {rows:,} rows")

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from benchmarks.runs import CopyRun, Job, JobRun, RunFailedError, plain_copy
 from benchmarks.source import Source
 
-TABLE = "orders"
+TABLE, COLUMNS = "orders", 10
 
 
 @dataclass

@@ -8,8 +8,9 @@ write to the same server, in turns, into databases of their own, and both are co
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 from iotdb.Session import Session
@@ -17,11 +18,13 @@ from iotdb.utils.IoTDBConstants import TSDataType
 from iotdb.utils.NumpyTablet import NumpyTablet
 
 from benchmarks.bench import Bench
+from benchmarks.process_tree import process_cpu_seconds
 from benchmarks.results import Figure, figure
 from benchmarks.runs import JobRun, RunFailedError
 from devkit.iotdb import Heaps, IotdbServer
 
-TABLE, WORKERS = "readings", 2
+TABLE, WORKERS, COLUMNS = "readings", 2, 7
+_CASE = "iotdb"
 _SENSORS, _TABLET_ROWS = 20, 10_000
 _KINDS = (TSDataType.INT32, TSDataType.INT64, TSDataType.FLOAT, TSDataType.DOUBLE, TSDataType.INT32)
 _NAMES = ["level", "total", "temperature", "pressure", "state"]
@@ -36,30 +39,59 @@ FROM (SELECT seq AS n FROM seq_{first}_to_{last}) numbers"""
 _FILL_ROWS = 100_000
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What writing ready data took; `cpu` is this process's, `target_cpu` that of IoTDB."""
+
+    seconds: float
+    cpu: float
+    target_cpu: float
+
+
 def iotdb(bench: Bench) -> list[Figure]:
     """The job with two workers, and the loop, in turns."""
     _create_table(bench)
-    case, points = "iotdb", bench.rows * len(_KINDS)
     jobs: list[JobRun] = []
-    loops: list[float] = []
+    jobs_cpu: list[float] = []
+    loops: list[Loop] = []
     with IotdbServer(heaps=Heaps(data_node=768, direct=128)) as server:
         _write_ready(server, "warm", min(bench.rows, 50_000))
         for number in range(bench.rounds):
             loops.append(_write_ready(server, f"loop{number}", bench.rows))
+            before = _cpu_seconds(server)
             jobs.append(_copy(bench, server, f"job{number}"))
+            jobs_cpu.append(_cpu_seconds(server) - before)
             with _session(server) as session:
                 for database in (f"loop{number}", f"job{number}"):
                     _check(session, database, bench.rows)
                     session.execute_non_query_statement(f"DELETE DATABASE root.{database}")
+    return [*_speeds(bench.rows * len(_KINDS), jobs, loops), *_costs(jobs, jobs_cpu, loops)]
+
+
+def _speeds(points: int, jobs: Sequence[JobRun], loops: Sequence[Loop]) -> list[Figure]:
     writing = [_writing_seconds(run) for run in jobs]
     return [
-        figure(case, "loop of insert_tablet, one process", [points / taken for taken in loops], "points/s"),
-        figure(case, "job, while it reads and writes", [points / taken for taken in writing], "points/s"),
-        figure(case, "job, from its start to live", [points / run.seconds for run in jobs], "points/s"),
-        figure(case, "job against loop, while it reads and writes",
-               [loop / taken for loop, taken in zip(loops, writing, strict=True)], "×", goal=">= 0.5"),
-        figure(case, "job against loop, from its start to live",
-               [loop / run.seconds for loop, run in zip(loops, jobs, strict=True)], "×"),
+        figure(_CASE, "loop of insert_tablet, one process", [points / loop.seconds for loop in loops], "points/s"),
+        figure(_CASE, "job, while it reads and writes", [points / taken for taken in writing], "points/s"),
+        figure(_CASE, "job, from its start to live", [points / run.seconds for run in jobs], "points/s"),
+        figure(_CASE, "job, whole process", [run.spent.whole_seconds for run in jobs], "s"),
+        figure(_CASE, "job against loop, while it reads and writes",
+               [loop.seconds / taken for loop, taken in zip(loops, writing, strict=True)], "×", goal=">= 0.5"),
+        figure(_CASE, "job against loop, from its start to live",
+               [loop.seconds / run.seconds for loop, run in zip(loops, jobs, strict=True)], "×"),
+    ]  # fmt: skip
+
+
+def _costs(jobs: Sequence[JobRun], jobs_cpu: Sequence[float], loops: Sequence[Loop]) -> list[Figure]:
+    return [
+        figure(_CASE, "loop, CPU of client", [loop.cpu for loop in loops], "CPU-s"),
+        figure(_CASE, "loop, CPU of IoTDB", [loop.target_cpu for loop in loops], "CPU-s"),
+        figure(_CASE, "job, CPU of driver", [run.spent.cpu.driver for run in jobs], "CPU-s"),
+        figure(_CASE, "job, CPU of JVM", [run.spent.cpu.jvm for run in jobs], "CPU-s"),
+        figure(_CASE, "job, CPU of workers", [run.spent.cpu.workers for run in jobs], "CPU-s"),
+        figure(_CASE, "job, CPU of source", [run.spent.server_cpu for run in jobs], "CPU-s"),
+        figure(_CASE, "job, CPU of IoTDB", jobs_cpu, "CPU-s"),
+        figure(_CASE, "job, peak memory", [run.spent.peak_rss_bytes / 2**20 for run in jobs], "MB", note="without servers"),
     ]  # fmt: skip
 
 
@@ -93,14 +125,18 @@ def _writing_seconds(run: JobRun) -> float:
     return run.at("CommitReceipts", "after", max(epochs)) - run.at("ReadRanges", "before", min(epochs))
 
 
-def _write_ready(server: IotdbServer, database: str, rows: int) -> float:
-    """Seconds that the loop takes; the data is ready before."""
+def _write_ready(server: IotdbServer, database: str, rows: int) -> Loop:
+    """The loop; the data is ready before."""
     tablets = list(_tablets(database, rows))
     with _session(server) as session:
-        began = time.monotonic()
+        target, cpu, began = _cpu_seconds(server), time.process_time(), time.monotonic()
         for tablet in tablets:
             session.insert_tablet(tablet)
-        return time.monotonic() - began
+        return Loop(time.monotonic() - began, time.process_time() - cpu, _cpu_seconds(server) - target)
+
+
+def _cpu_seconds(server: IotdbServer) -> float:
+    return sum(map(process_cpu_seconds, server.pids))
 
 
 def _tablets(database: str, rows: int) -> Iterator[NumpyTablet]:

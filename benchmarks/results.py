@@ -53,6 +53,7 @@ class Results:
     rows: int
     rounds: int
     server: str
+    columns: int
     load_before: tuple[float, ...] = field(default_factory=os.getloadavg)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     figures: list[Figure] = field(default_factory=list)
@@ -63,7 +64,7 @@ class Results:
     def table(self) -> str:
         """The figures as a Markdown table."""
         lines = [
-            f"{self.rows:,} rows × 10 columns, {self.rounds} rounds, load before {self.load_before[0]:.1f}",
+            f"{self.rows:,} rows × {self.columns} columns, {self.rounds} rounds, load before {self.load_before[0]:.1f}",
             "",
             "| case | what | median | min – max | goal | met |",
             "|---|---|---:|---:|---:|---|",
@@ -76,7 +77,7 @@ class Results:
             "version": 1,
             "started": self.started,
             "rows": self.rows,
-            "columns": 10,
+            "columns": self.columns,
             "rounds": self.rounds,
             "machine": _machine(),
             "load": {"before": self.load_before, "after": os.getloadavg()},
