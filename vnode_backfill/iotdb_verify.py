@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from consume_upstream.mysql.server import MySqlTable
 from vnode_backfill.columns import TableDefinition
-from vnode_backfill.config import Duplicates
+from vnode_backfill.config_iotdb import Duplicates
 from vnode_backfill.errors import SchemaChangedError
 from vnode_backfill.keys import KeyRange
 from vnode_backfill.sinks.iotdb_compare import (

@@ -35,6 +35,7 @@ class IotdbJob(JobCase):
     iotdb: dict[str, object] = field(default_factory=dict)
     job: str = "case"
     state: Path | None = None
+    lease: str = "5s"
 
     def _settings(self) -> dict[str, object]:
         points: dict[str, object] = {
@@ -48,7 +49,7 @@ class IotdbJob(JobCase):
             **super()._settings(),
             "job": self.job,
             "sink": {"iotdb": points},
-            "state": {"path": str(state), "lease": "5s"},
+            "state": {"path": str(state), "lease": self.lease},
         }
 
     def differences(self) -> list[Difference]:

@@ -134,6 +134,7 @@ def test_a_job_without_its_server_stops_with_the_cause_and_goes_on_later(spark: 
 
 
 def test_a_takeover_waits_until_the_lease_of_the_dead_driver_has_run_out(case: IotdbJob) -> None:
+    case.lease = "30s"
     with case.started("run") as first:
         case.wait_for_phase(JobPhase.SNAPSHOT, first)
         assert "is driven by" in case.run(code=1)

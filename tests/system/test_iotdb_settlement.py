@@ -16,7 +16,7 @@ from tests.system.iotdb_case import READINGS, SLOTTED, Change, IotdbCase, readin
 from tests.tables import Row, batch
 from vnode_backfill.change import ChangeOp
 from vnode_backfill.columns import TableDefinition
-from vnode_backfill.config import Duplicates
+from vnode_backfill.config_iotdb import Duplicates
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import FencedError, SinkError, SinkUnavailableError
 from vnode_backfill.sinks.iotdb import IotdbOptions, IotdbSink

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vnode_backfill.config import Duplicates
+from vnode_backfill.config_iotdb import Duplicates
 from vnode_backfill.sinks.iotdb_mapping import PointMapping, Points
 from vnode_backfill.sinks.iotdb_paths import path_of
 from vnode_backfill.sinks.iotdb_session import StoredPoints
