@@ -150,8 +150,9 @@ def run(
     if (ended := handoff.read_handoff(config, config.job)) is not None:
         return _hand_over(config, ended)
     _refuse_several(config, vnodes=asked_vnodes, workers=asked_workers)
-    slots = task_slots(config) if master is None else None
-    with session_starting(config, master, quiet=not verbose) as session:
+    sized = with_room_for_workers(config)
+    slots = task_slots(sized) if master is None else None
+    with session_starting(sized, master, quiet=not verbose) as session:
         load_kernels()
         opened = _open_patiently(
             config,
@@ -171,6 +172,13 @@ def run(
         return 1
     ended = handoff.read_handoff(config, config.job) if opened.start.bounded else None
     return 0 if ended is None else _hand_over(config, ended)
+
+
+def with_room_for_workers(config: Config) -> Config:
+    """The configuration by which a session is sized: a job that was rescaled has more workers than its file says."""
+    found = state_store(config).status_snapshot()
+    workers = len(found.state.assignment) if found else 0
+    return config.model_copy(update={"workers": max(config.workers, workers)})
 
 
 def _open_patiently(config: Config, open_job: Callable[[], Opened]) -> Opened:

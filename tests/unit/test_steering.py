@@ -24,6 +24,7 @@ from tests.unit.state_examples import beginning
 from tests.unit.state_folder import PLAN, record
 from vnode_backfill import steering
 from vnode_backfill.cli import execute
+from vnode_backfill.commands import with_room_for_workers
 from vnode_backfill.config import Config, load_config
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import ConfigError, StateError
@@ -361,6 +362,14 @@ def test_command_that_answers_at_once_does_not_load_pandas(path: Path, driver: S
     loaded = {row.rpartition("|")[2].strip() for row in done.stderr.splitlines()}
     assert {"pyarrow.compute", "deltalake"} <= loaded
     assert not {name for name in loaded if name.startswith("pandas.")}
+
+
+def test_session_has_room_for_the_workers_that_a_rescale_left(config: Config, driver: StateStore) -> None:
+    configured = config.model_copy(update={"workers": 1})
+    assert len(_state(driver).assignment) == 2
+    assert with_room_for_workers(configured).workers == 2
+    assert with_room_for_workers(config.model_copy(update={"workers": 5})).workers == 5
+    assert with_room_for_workers(configured.model_copy(update={"job": "not-created-yet"})).workers == 1
 
 
 def test_request_is_one_row_of_a_table_that_stays_one_file(config: Config, driver: StateStore) -> None:
