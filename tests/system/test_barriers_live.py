@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from devkit.waiting import wait_for
 from progress.report import InHand, JobPhase, Report, Retry
 from progress.state import Phase
 from tests.system.live_job import LiveJob, fails_once, live_job, never_falls, no_fault, writing
+from tests.system.python_workers import kill_python_workers
 from vnode_backfill import steering
 from vnode_backfill.actions import Moment
 from vnode_backfill.epoch import Actor, BarrierKind
@@ -355,7 +355,9 @@ def test_killed_python_worker_is_named_and_its_epoch_repeated(
     with live_job(spark, mariadb_server, tmp_path, rows=3000, settings=PATIENT) as job:
         job.start()
         job.until(lambda: job.state.rows > 0, "the first rows")
-        job.until(lambda: kill_workers() > 0 and job.shown().observed.retry is not None, "a worker died")
+        job.until(
+            lambda: kill_python_workers(os.getpid()) > 0 and job.shown().observed.retry is not None, "a worker died"
+        )
         retry = job.shown().observed.retry
         assert retry is not None
         assert retry.message.startswith("a Spark job failed")
@@ -366,34 +368,3 @@ def test_killed_python_worker_is_named_and_its_epoch_repeated(
         job.until_live()
         job.stop()
         job.assert_equal()
-
-
-def kill_workers() -> int:
-    """Kill the Python workers of this process's own Spark; how many there were."""
-    workers = [pid for pid in _descendants(os.getpid()) if "daemon" in _command(_parent(pid))]
-    for pid in workers:
-        os.kill(pid, signal.SIGKILL)
-    return len(workers)
-
-
-def _descendants(root: int) -> list[int]:
-    parents = {int(entry.name): _parent(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-    found, new = [], [root]
-    while new:
-        new = [pid for pid, parent in parents.items() if parent in new]
-        found.extend(new)
-    return found
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.proxy import Fault, TcpProxy
 from devkit.waiting import wait_for
 from tests.system.live_job import LiveJob, live_job, writing
+from tests.system.python_workers import kill_python_workers
 from vnode_backfill import maintenance, steering
 from vnode_backfill.errors import SourceError
 from vnode_backfill.job import Until
@@ -284,40 +284,12 @@ def test_python_workers_killed_in_mid_snapshot_lose_nothing(
         with writing(job):
             job.start()
             job.until(lambda: job.state.rows > 0, "the first ranges")
-            job.until(lambda: kill_workers() and was_tried_again(job), "workers killed while they read")
+            job.until(
+                lambda: kill_python_workers(os.getpid()) > 0 and was_tried_again(job), "workers killed while they read"
+            )
             job.until_live()
         job.stop()
         job.assert_equal()
-
-
-def kill_workers() -> bool:
-    """Kill -9 the Python workers of this process's Spark; whether there were any."""
-    parents = {int(stat.parent.name): parent_of(stat) for stat in Path("/proc").glob("[0-9]*/stat")}
-    daemons = {pid for pid in parents if is_below(pid, os.getpid(), parents) and "pyspark.daemon" in command_of(pid)}
-    workers = [pid for pid, parent in parents.items() if parent in daemons]
-    for pid in workers:
-        os.kill(pid, signal.SIGKILL)
-    return bool(workers)
-
-
-def parent_of(stat: Path) -> int:
-    try:
-        return int(stat.read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
-
-
-def is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
-    while pid and pid != ancestor:
-        pid = parents.get(pid, 0)
-    return pid == ancestor
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 def test_a_table_of_five_thousand_ranges_is_copied_compacted_and_followed(

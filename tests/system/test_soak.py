@@ -26,6 +26,7 @@ from devkit.waiting import wait_for
 from devkit.writer import Workload
 from progress.report import JobPhase
 from tests.system.job_case import JobCase, execute
+from tests.system.python_workers import kill_python_workers
 from vnode_backfill import maintenance
 from vnode_backfill.errors import StateError
 
@@ -81,7 +82,7 @@ class Soak:
         with self.case.started("run") as driver:
             life = self._life()
             _lives(driver.process, life)
-            killed = _kill_python_workers(driver.pid)
+            killed = kill_python_workers(driver.pid)
             self.tell(f"{killed} Python workers killed after {life:.1f} s")
             _lives(driver.process, self._life())
             driver.check_running()
@@ -135,24 +136,6 @@ def _lives(process: subprocess.Popen[bytes], seconds: float) -> None:
     except subprocess.TimeoutExpired:
         return
     raise AssertionError(f"the driver ended by itself with {code}")
-
-
-def _kill_python_workers(driver: int) -> int:
-    """Kill -9 every process that a Spark of this driver has forked to run Python."""
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(maxsplit=2) for line in listed.splitlines()]
-    parents = {int(row[0]): int(row[1]) for row in rows}
-    workers = [
-        int(row[0]) for row in rows if "pyspark.daemon" in row[-1] and driver in _ancestors(int(row[0]), parents)
-    ]
-    for pid in workers:
-        os.kill(pid, signal.SIGKILL)
-    return len(workers)
-
-
-def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
-    while pid := parents.get(pid, 0):
-        yield pid
 
 
 @pytest.fixture(params=[MySqlServer, MariaDbServer], ids=["mysql", "mariadb"])
