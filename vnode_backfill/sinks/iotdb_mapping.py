@@ -205,17 +205,20 @@ class PointMapping:
     def _devices(self, rows: pa.Table) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
         """Each device once, and the number of each row's. Only distinct values become text."""
         codes = np.zeros(rows.num_rows, dtype=np.int64)
-        for name in self.template.columns:
+        for number, name in enumerate(self.template.columns):
             column = _array(rows, name).dictionary_encode()
             codes = codes * max(len(column.dictionary), 1) + column.indices.to_numpy()
-            codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
-        _, first, device = np.unique(codes, return_index=True, return_inverse=True)
+            if number:
+                codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+        first = np.empty(int(codes.max(initial=-1)) + 1, dtype=np.int64)
+        # Of a place that is assigned several times the last one counts: backwards, the first row.
+        first[codes[::-1]] = np.arange(len(codes))[::-1]
         distinct = rows.select(self.template.columns).take(pa.array(first))
         texts = [as_text(_array(distinct, name)).to_pylist() for name in self.template.columns]
         paths = (
             [self.template.path(values) for values in zip(*texts, strict=True)] if texts else [self.template.path(())]
         )
-        return _merged(device.astype(np.int64), paths)
+        return _merged(codes, paths)
 
 
 def _merged(device: npt.NDArray[np.int64], paths: list[str]) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:

@@ -237,13 +237,18 @@ def _within(values: pa.Array, bounds: tuple[int, int], kind: pa.DataType, reason
             pc.less(wide, pa.scalar(Decimal(low), _WHOLE)), pc.greater(wide, pa.scalar(Decimal(high), _WHOLE))
         )
         refused = _true(pc.or_(fraction, outside))
+    elif _never_leaves(values.type, bounds):
+        return Converted(values.cast(kind))
     else:
         wide = values.cast(pa.int64())
-        if bounds == _INT64:
-            return Converted(wide.cast(kind))
         refused = _true(pc.or_(pc.less(wide, low), pc.greater(wide, high)))
     kept = _refusing(wide, refused, reason)
     return Converted(kept.values.cast(pa.int64()).cast(kind), kept.refused, kept.reason)
+
+
+def _never_leaves(whole: pa.DataType, bounds: tuple[int, int]) -> bool:
+    half = 2 ** (whole.bit_width - 1)
+    return bool(pa.types.is_signed_integer(whole) and bounds[0] <= -half and half - 1 <= bounds[1])
 
 
 def _as_float(values: pa.Array) -> Converted:
