@@ -19,11 +19,14 @@ from vnode_backfill.places import owner, state_store
 from vnode_backfill.status import read_report
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from pyspark.sql import SparkSession
 
     from consume_upstream.mysql.server import MySqlTable
     from progress.job_rows import JobRecord
     from progress.state import Failure
+    from progress.store import StateStore
     from vnode_backfill.handoff import StoredHandoff
     from vnode_backfill.job import Until
     from vnode_backfill.opening import Examined, Opened
@@ -161,7 +164,7 @@ def run(
         _say(*handoff.starting_lines(opened.start))
         _ask_for_workers(opened, asked_workers)
         try:
-            failure = _run_opened(config, session.result(), opened, Until(until), face)
+            failure = _run_opened(config, awaited_session(session, config, opened.store), opened, Until(until), face)
         finally:
             opened.store.release()
     if failure is not None:
@@ -193,6 +196,17 @@ def _open_patiently(config: Config, open_job: Callable[[], Opened]) -> Opened:
                 raise
             _say(f"{error.message}; attempt {attempt} of {limits.retries + 1} failed")
             time.sleep(limits.pause(attempt))
+
+
+def awaited_session(session: Future[SparkSession], config: Config, store: StateStore) -> SparkSession:
+    """The session once it is up. Until then nobody else renews the lease, and a cluster may take longer than that lasts."""
+    while True:
+        try:
+            return session.result(timeout=config.state.lease.total_seconds() / 3)
+        except TimeoutError:
+            if session.done():
+                raise
+            store.renew()
 
 
 def _run_opened(config: Config, spark: SparkSession, opened: Opened, until: Until, face: str) -> Failure | None:

@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from devkit.spark import REPOSITORY
 from devkit.waiting import wait_for
@@ -24,10 +26,10 @@ from tests.unit.state_examples import beginning
 from tests.unit.state_folder import PLAN, record
 from vnode_backfill import steering
 from vnode_backfill.cli import execute
-from vnode_backfill.commands import with_room_for_workers
+from vnode_backfill.commands import awaited_session, with_room_for_workers
 from vnode_backfill.config import Config, load_config
 from vnode_backfill.epoch import Epoch
-from vnode_backfill.errors import ConfigError, StateError
+from vnode_backfill.errors import ConfigError, LawBrokenError, StateError
 from vnode_backfill.places import buffer_path, state_store
 from vnode_backfill.status import read_report
 
@@ -370,6 +372,18 @@ def test_session_has_room_for_the_workers_that_a_rescale_left(config: Config, dr
     assert with_room_for_workers(configured).workers == 2
     assert with_room_for_workers(config.model_copy(update={"workers": 5})).workers == 5
     assert with_room_for_workers(configured.model_copy(update={"job": "not-created-yet"})).workers == 1
+
+
+def test_lease_is_renewed_while_the_session_starts(config: Config, driver: StateStore) -> None:
+    short = config.model_copy(update={"state": config.state.model_copy(update={"lease": timedelta(milliseconds=150)})})
+    session: Future[SparkSession] = Future()
+    began = driver.lease
+    Timer(0.4, session.set_exception, [LawBrokenError("no session")]).start()
+    with pytest.raises(LawBrokenError, match="no session"):
+        awaited_session(session, short, driver)
+    assert began is not None
+    assert driver.lease is not None
+    assert driver.lease.expires > began.expires
 
 
 def test_request_is_one_row_of_a_table_that_stays_one_file(config: Config, driver: StateStore) -> None:
