@@ -26,6 +26,7 @@ from consume_upstream.mysql.start_positions import (
     boundary_fault,
     position_after_gtids,
     position_at_time,
+    position_before_rows,
     read_source_log,
     unknown_gtids,
 )
@@ -244,6 +245,12 @@ def begin(config: Config, table: MySqlTable) -> Beginning:
     log = read_source_log(table, with_time=cdc.startup_mode is StartupMode.TIMESTAMP)
     start = plan_start(cdc, log, handoff=handoff.point if handoff else None)
     first = _first_offset(config, table, start, log)
+    _check_unchanged(table)
+    if isinstance(start.from_, Earliest) and first != log.oldest:
+        passed = (
+            f"statements about the table before its first rows in the log are passed over: the job begins at {first}"
+        )
+        start = replace(start, notes=(*start.notes, passed))
     check_target(config, table.definition, handoff, state_store(config).folder)
     return Beginning(start, first, log.oldest, handoff)
 
@@ -255,7 +262,9 @@ def _first_offset(config: Config, table: MySqlTable, start: StartPlan, log: Sour
         case At(offset=offset):
             _check_boundary(config, table, offset, log)
             return offset
-        case Earliest(offset=offset) | Saved(offset=offset):
+        case Earliest():
+            return position_before_rows(table, log)
+        case Saved(offset=offset):
             return offset
         case AtGtids(gtids=gtids):
             _check_gtids(config, table, gtids, log)
@@ -264,6 +273,17 @@ def _first_offset(config: Config, table: MySqlTable, start: StartPlan, log: Sour
             return position_at_time(table, moment, log)
         case _:
             assert_never(start.from_)
+
+
+def _check_unchanged(table: MySqlTable) -> None:
+    """What changed the table before the job's first offset is not in the log that it reads, so it must be in the definition it knows."""
+    now = table.current_definition()
+    if now != table.definition:
+        raise PlanRefusedError(
+            f"{now.database}.{now.table} was changed while the job was created",
+            detail=what_changed(table.definition, now),
+            hint="Run it again.",
+        )
 
 
 def _check_boundary(config: Config, table: MySqlTable, offset: CdcOffset, log: SourceLog) -> None:

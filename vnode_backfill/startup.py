@@ -14,7 +14,7 @@ also reveal a log that was reset and has grown past the saved position since.
 | initial | yes | the visible offset, sampled before the plan | no |
 | snapshot | yes | the visible offset, sampled before the plan | at one consistent offset |
 | latest | no | the visible offset | no |
-| earliest | no | the oldest position held | no |
+| earliest | no | the oldest position held, or behind what was stated of the table before its first rows | no |
 | specific | no | the position, GTID set or handoff | no |
 | timestamp | no | the first transaction at or after the moment | no |
 """

@@ -120,6 +120,11 @@ class LogSlice:
     def position(self) -> LogPosition:
         return LogPosition(self._file.file, int(self._state[route.POSITION]))
 
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction of several events is open: a statement that stands alone is none."""
+        return bool(self._state[route.BEGUN])
+
     def raise_unfinished(self) -> NoReturn:
         raise SourceLostError(
             f"the binlog ended at {self.position.file}:{self.position.pos}, before {self._stop.file}:{self._stop.pos}",
@@ -242,7 +247,7 @@ class LogSlice:
         kind = event[4]
         match kind:
             case EventKind.TABLE_MAP:
-                self._accept_table_map(body)
+                self.accept_table_map(body)
             case EventKind.QUERY | EventKind.QUERY_COMPRESSED:
                 self._judge_statement(read_query(body, compressed=kind == EventKind.QUERY_COMPRESSED))
             case EventKind.EXECUTE_LOAD_QUERY:
@@ -275,7 +280,8 @@ class LogSlice:
         slot = int(self._state[route.TRANSACTION])
         return slot >= 0 and bool(self._book.skipped[slot])
 
-    def _accept_table_map(self, event: bytes) -> None:
+    def accept_table_map(self, event: bytes) -> None:
+        """Rows of the table follow."""
         if self._state[route.TRANSACTION] < 0:
             self._refuse("a table is mapped outside a transaction", "The log was not read from a boundary.")
         if self._skipping:
@@ -295,7 +301,7 @@ class LogSlice:
                 "It changed a table of an engine without transactions as well, so the server logged both.",
             )
         if effect in (Effect.SCHEMA, Effect.DATA) and not self._skipping:
-            self._refuse_statement(effect, statement)
+            self.refuse_statement(effect, statement)
         if effect is Effect.BEGIN:
             state[route.BEGUN] = 1
         elif not state[route.BEGUN] or effect in (Effect.COMMIT, Effect.ROLLBACK):
@@ -308,7 +314,8 @@ class LogSlice:
         self._state[[route.TRANSACTION, route.TABLE_ID]] = -1
         self._state[route.TOUCHED] = 0
 
-    def _refuse_statement(self, effect: Effect, statement: Statement) -> NoReturn:
+    def refuse_statement(self, effect: Effect, statement: Statement) -> None:
+        """The statement that ends here may change the table or its rows; a reader of rows can only stop."""
         name = ".".join(self._table)
         if effect is Effect.SCHEMA:
             raise SchemaChangedError(

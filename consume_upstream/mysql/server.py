@@ -19,7 +19,7 @@ from consume_upstream.mysql.facts import ServerFacts, TableProfile, read_server_
 from consume_upstream.mysql.log_reader import LogBatch, read_log
 from consume_upstream.mysql.positions import Lend, LogQuestions
 from consume_upstream.mysql.resultset import ZeroDates
-from consume_upstream.mysql.session import ServerIdentity, check_server, identify
+from consume_upstream.mysql.session import ServerIdentity, ask, check_server, identify
 from consume_upstream.mysql.snapshot import SnapshotReader
 from consume_upstream.offset import CdcOffset, Visibility, era_shift
 from consume_upstream.upstream_table import Weights
@@ -81,7 +81,10 @@ class MySqlTable:
         return connection
 
     def current_definition(self) -> TableDefinition:
+        """As it is behind every statement that is in the log by now."""
         with self.connect() as connection:
+            # A statement is logged before the dictionary shows it, under a lock that opening the table waits for.
+            ask(connection, f"SELECT 1 FROM {sql.table_name(self.definition)} LIMIT 0")
             return read_definition(connection, self.definition.database, self.definition.table)
 
     def current_identity(self) -> ServerIdentity:

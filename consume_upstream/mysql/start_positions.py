@@ -11,6 +11,7 @@ job's beginning is none of its business, DDL of the table included.
 - By GTID: MySQL finds the first transaction outside a set itself. MariaDB tells the GTID position at the start of a file; the
   last file that begins within the wanted position is walked. Transactions of the set that stand behind the point found are
   applied again, in order; what a key is in the end does not change by that.
+- From the oldest position held: see `before_rows`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from datetime import UTC, datetime
 
 from consume_upstream.gtid import GtidSet, MariaDbGtidPosition, parse_gtids
 from consume_upstream.log import Transaction
+from consume_upstream.mysql.before_rows import behind_first_statements
 from consume_upstream.mysql.dump import DumpStream
 from consume_upstream.mysql.events import EventKind, LogPosition
 from consume_upstream.mysql.first_missing import first_missing_transaction
@@ -36,6 +38,7 @@ __all__ = [
     "file_began_at",
     "position_after_gtids",
     "position_at_time",
+    "position_before_rows",
     "read_source_log",
     "unknown_gtids",
 ]
@@ -81,6 +84,13 @@ def position_at_time(table: MySqlTable, moment: datetime, log: SourceLog) -> Cdc
 
     first = _first_false(len(log.files) - 1, only_before)
     return _first_transaction(table, log, log.files[first], lambda found: found.timestamp >= second)
+
+
+def position_before_rows(table: MySqlTable, log: SourceLog) -> CdcOffset:
+    """The oldest position, or behind the statements about the table that stand before its first rows."""
+    start, end = LogPosition(log.oldest.file, log.oldest.pos), LogPosition(log.newest.file, log.newest.pos)
+    found = behind_first_statements(table, start, end)
+    return log.oldest if found == start else _offset(log, (found.number, found.pos))
 
 
 def position_after_gtids(table: MySqlTable, text: str, log: SourceLog) -> CdcOffset:

@@ -18,6 +18,7 @@ from consume_upstream.mysql.start_positions import (
     boundary_fault,
     position_after_gtids,
     position_at_time,
+    position_before_rows,
     read_source_log,
 )
 from consume_upstream.offset import CdcOffset
@@ -29,7 +30,7 @@ from vnode_backfill.change import ChangeOp
 from vnode_backfill.cli import execute as execute_command
 from vnode_backfill.errors import BackfillError, PlanRefusedError
 from vnode_backfill.handoff import read_handoff
-from vnode_backfill.opening import examine_source, open_job
+from vnode_backfill.opening import begin, examine_source, open_job, open_table
 
 pytestmark = pytest.mark.long
 
@@ -251,13 +252,61 @@ def test_snapshot_ends_with_the_table_exactly_as_of_its_handoff(spark: SparkSess
     assert set(rows) == source.source_keys()
 
 
-def test_earliest_stops_at_a_statement_that_changes_the_table_and_names_the_way_on(
+def test_earliest_brings_a_table_that_was_created_in_the_log_as_a_whole(spark: SparkSession, logged: Source) -> None:
+    logged.insert(101)
+    logged.execute("DELETE FROM {table} WHERE id = 3")
+    case = logged.job("all", {"startup_mode": "earliest"})
+    beginning = examine_source(config_of(case), task_slots=None).beginning
+    assert beginning is not None
+    assert beginning.first > beginning.oldest
+    assert "statements about the table before its first rows in the log are passed over" in beginning.start.notes[0]
+    logged.to_live(spark, case)
+    assert logged.differences() == []
+
+
+def test_earliest_stops_at_a_statement_behind_rows_of_the_table_and_names_the_way_on(
     spark: SparkSession, logged: Source
 ) -> None:
+    logged.execute("ALTER TABLE {table} COMMENT 'of late'")
     with pytest.raises(BackfillError, match=r"a statement in the log at .* may change table") as caught:
         logged.to_live(spark, logged.job("all", {"startup_mode": "earliest"}))
-    assert caught.value.detail.startswith("CREATE TABLE")
+    assert caught.value.detail.startswith("ALTER TABLE")
     assert "may begin behind the statement, with startup_mode specific or timestamp" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("statements", "passed"),
+    [
+        (["CREATE TABLE {t} (id INT PRIMARY KEY)"], 1),
+        (["DROP TABLE IF EXISTS {t}", "CREATE TABLE {t} (id INT PRIMARY KEY)", "INSERT INTO {t} VALUES (1)"], 2),
+        (["CREATE TABLE {t} (id INT)", "INSERT INTO other VALUES (2)", "ALTER TABLE {t} ADD PRIMARY KEY (id)", "INSERT INTO {t} VALUES (1)"], 3),
+        (["CREATE TABLE {t} (id INT PRIMARY KEY)", "INSERT INTO {t} VALUES (1)", "ALTER TABLE {t} COMMENT 'x'"], 1),
+        (["CREATE TABLE {t} (id INT PRIMARY KEY)", "FLUSH BINARY LOGS", "TRUNCATE {t}"], 3),
+        # A job cannot begin inside a transaction.
+        (["CREATE TABLE {t} (id INT PRIMARY KEY) SELECT 1 AS id"], 0),
+    ],
+)  # fmt: skip
+def test_statements_are_passed_over_up_to_the_first_rows(logged: Source, statements: list[str], passed: int) -> None:
+    logged.execute("CREATE TABLE other (id INT PRIMARY KEY)")
+    reader = table_of(logged)
+    ends = [reader.written_offset()]
+    for statement in statements:
+        logged.execute(statement.replace("{t}", "late"))
+        ends.append(reader.written_offset())
+    config = config_of(logged.job("late", {"startup_mode": "earliest"}))
+    table = open_table(config.model_copy(update={"mysql": config.mysql.model_copy(update={"table": "late"})}))
+    log = read_source_log(table)
+    found = position_before_rows(table, log)
+    assert ends[passed - 1] < found <= ends[passed] if passed else found == log.oldest
+
+
+def test_a_table_that_is_changed_while_its_job_is_created_is_refused(logged: Source) -> None:
+    config = config_of(logged.job("late", {"startup_mode": "latest"}))
+    table = open_table(config)
+    logged.execute("ALTER TABLE {table} ADD COLUMN extra INT")
+    with pytest.raises(PlanRefusedError, match="was changed while the job was created") as caught:
+        begin(config, table)
+    assert "extra" in caught.value.detail
 
 
 @pytest.mark.parametrize("mode", ["earliest", "position", "gtid", "timestamp"])
