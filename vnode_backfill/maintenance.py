@@ -5,7 +5,7 @@ By the job itself beside its epochs while it is live (`Upkeep`), and on request 
 
 What must be true of `Upkeep` besides: it gets done, epochs hardly wait for it, and a stop does not wait at all. Files are joined in a
 thread of its own while epochs go on; only what was joined is put in place between two commits of the sink, and what an epoch has changed
-meanwhile is let go. Where that is everything, because each epoch changes all files, brief steps follow for which the merge waits, and
+meanwhile is left out. Where that is everything, because each epoch changes all files, brief steps follow for which the merge waits, and
 with it the next epoch (32 MB, or 50 files into one, at most).
 """
 
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_EVERY_SECONDS = 24 * 3600.0
 _VAIN_STEPS = 3
+_WHOLE_STEPS = 3
 
 
 class Upkeep:
@@ -77,15 +78,25 @@ class Upkeep:
 
 @dataclass
 class Tally:
-    """What a request has done so far, and how often in vain."""
+    """What a request has done so far, how often on end in vain, and how often it has tried all that was left."""
 
     removed: int = 0
     added: int = 0
     vain: int = 0
+    whole: int = 0
+    left: int = 0
+    begun_with: int = 0
 
     def count(self, step: Compacted) -> None:
-        self.removed, self.added = self.removed + step.removed, self.added + step.added
+        self.begun_with = self.begun_with or step.removed + step.left
+        self.removed, self.added, self.left = self.removed + step.removed, self.added + step.added, step.left
         self.vain = 0 if step.removed else self.vain + 1
+        self.whole += step.left == step.overtaken
+
+    @property
+    def is_enough(self) -> bool:
+        """A running job makes new small files all the time: those that were there at the beginning are joined, what they have become too."""
+        return self.vain >= _VAIN_STEPS or self.whole >= _WHOLE_STEPS or self.removed > 2 * self.begun_with
 
 
 def compact(config: Config, *, sweep_only: bool = False, say: Callable[[str], None] = print) -> int:
@@ -100,16 +111,16 @@ def compact(config: Config, *, sweep_only: bool = False, say: Callable[[str], No
         target_file_size=delta.target_file_size, retention=delta.retention,
     )  # fmt: skip
     if not sweep_only:
-        say(_compacted(_join_all(sink, CompactionPolicy.on_request(delta.target_file_size))))
+        say(_compacted(join_all(sink, CompactionPolicy.on_request(delta.target_file_size))))
     buffer = ChangeBuffer(buffer_path(config), record.definition, record.id, options, retention=config.buffer.retention)
     say(f"swept {len(sink.sweep()):,} files of the target and {len(buffer.sweep()):,} of the change buffer")
     return 0
 
 
-def _join_all(sink: DeltaSink, policy: CompactionPolicy) -> Tally:
+def join_all(sink: DeltaSink, policy: CompactionPolicy) -> Tally:
     """Step by step, a commit each, until nothing is left or a running job is faster several times on end."""
     tally = Tally()
-    while tally.vain < _VAIN_STEPS:
+    while not tally.is_enough:
         step = sink.compact(policy)
         if step is None:
             break
@@ -118,8 +129,9 @@ def _join_all(sink: DeltaSink, policy: CompactionPolicy) -> Tally:
 
 
 def _compacted(tally: Tally) -> str:
-    done = f"joined {tally.removed:,} files into {tally.added:,}" if tally.removed else "no files to join"
-    left = "; the rest is rewritten by the running job faster than it can be joined, which it does itself when live"
+    none = "nothing was joined" if tally.vain else "no files to join"
+    done = f"joined {tally.removed:,} files into {tally.added:,}" if tally.removed else none
+    left = f"; {tally.left:,} are left, which the running job rewrites faster than they can be joined; when live it joins them itself"
     return done + (left if tally.vain else "")
 
 

@@ -102,12 +102,9 @@ def test_readers_of_changes_see_none(sink: DeltaSink, tmp_path: Path) -> None:
     assert not any(told)
 
 
-def test_a_step_is_bounded_and_the_rest_is_told(
-    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_is_bounded_and_the_rest_is_told(sink: DeltaSink, tmp_path: Path) -> None:
     before = stored(tmp_path / "target")
-    monkeypatch.setattr(delta, "STEP_BYTES", 1)
-    done = sink.compact(EAGER)
+    done = sink.compact(replace(EAGER, step_bytes=1))
     assert done is not None
     assert done.left == 40 - done.removed > 0
     assert stored(tmp_path / "target") == before
@@ -127,11 +124,17 @@ class Meanwhile:
         return done
 
 
-def test_a_join_whose_files_were_rewritten_meanwhile_is_let_go(sink: DeltaSink, tmp_path: Path) -> None:
+@pytest.mark.parametrize("worth_it", [True, False])
+def test_files_that_were_rewritten_meanwhile_are_left_out_of_a_join_or_it_is_let_go_where_it_is_large(
+    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worth_it: bool
+) -> None:
+    if not worth_it:
+        monkeypatch.setattr(delta, "BRIEF_BYTES", 0)
     wanted = changes((UPDATE, 1, order(5, "new")), (DELETE, 2, order(17)))
     done = sink.compact(EAGER, Meanwhile(lambda: sink_at(tmp_path).apply(Epoch(2), wanted)))
     assert done is not None
-    assert 0 < done.removed < 40
+    assert done.removed == 38 if worth_it else 0 < done.removed < 38
+    assert done.left == done.overtaken == 40 - done.removed
     expected = [order(n, "new" if n == 5 else "a") for n in range(400) if n != 17]
     assert stored(tmp_path / "target") == in_order(expected)
 
@@ -297,10 +300,8 @@ def test_a_merge_overtaken_by_a_compaction_of_other_files_keeps_what_it_has_writ
 
     def meanwhile() -> None:
         runs.append(1)
-        first_ones = CompactionPolicy(TARGET_SIZE, small_files=1)
-        sink_at(tmp_path).compact(first_ones, Meanwhile(lambda: None))
+        sink_at(tmp_path).compact(replace(EAGER, step_bytes=1))
 
-    monkeypatch.setattr(delta, "STEP_BYTES", 1)
     wanted = changes((UPDATE, 1, order(395, "new")), (INSERT, 3, order(500)))
     sink.apply(Epoch(2), wanted, Meanwhile(meanwhile))
     expected = [order(n, "new" if n == 395 else "a") for n in range(400)] + [order(500)]
@@ -353,6 +354,30 @@ def test_a_job_whose_changes_are_faster_than_a_join_joins_while_they_wait(sink: 
     assert [step.removed for step in steps if step is not None] == [0, 40]
     wait_for(lambda: sink.merged(Epoch(3)), "the merge that waited")
     assert stored(tmp_path / "target") == in_order(order(n, "new" if n % 5 == 0 else "a") for n in range(400))
+
+
+def test_a_request_comes_to_its_end_beside_a_job_that_changes_files_and_makes_new_ones_all_the_time(
+    sink: DeltaSink, tmp_path: Path
+) -> None:
+    ended, random, epochs = threading.Event(), Random(3), 0
+
+    def write() -> None:
+        nonlocal epochs
+        other = sink_at(tmp_path)
+        while not ended.is_set():
+            epochs += 1
+            key, new = 10 * random.randrange(40), 400 + epochs
+            other.apply(Epoch(epochs + 1), changes((UPDATE, 1, order(key, "new")), (INSERT, 2, order(new))))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        tally = maintenance.join_all(sink, CompactionPolicy.on_request(10 * TARGET_SIZE))
+    finally:
+        ended.set()
+        writer.join()
+    assert tally.removed >= 40
+    assert {row[0] for row in stored(tmp_path / "target")} == set(range(401 + epochs)) - {400}
 
 
 def _config(folder: Path, small_files: int = 20) -> Config:

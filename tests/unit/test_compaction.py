@@ -68,7 +68,15 @@ def test_instants_with_and_without_a_zone_and_text_are_ordered() -> None:
 def test_a_step_takes_whole_groups_and_at_least_one() -> None:
     plan = compaction_due([file(n, n, 40) for n in range(6)], EAGER)
     assert plan is not None
-    assert [len(plan.step(limit)) for limit in (1, 80, 159, 160, 10_000)] == [1, 1, 1, 2, 3]
+    opening = 2 * 256 * 1024
+    assert [len(plan.step(limit)) for limit in (1, opening, 2 * opening + 159, 2 * opening + 160, 4 * opening)] == [
+        1, 1, 1, 2, 3,
+    ]  # fmt: skip
+
+
+def test_a_step_takes_the_smallest_files_first() -> None:
+    plan = CompactionPlan(((file(1, 1, 40), file(2, 2, 10)), (file(3, 3, 10), file(4, 4, 10), file(5, 5, 10))))
+    assert [each.path for group in plan.step(1) for each in group] == ["3-3", "4-4", "5-5"]
 
 
 FILES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(1, 120)), max_size=40)

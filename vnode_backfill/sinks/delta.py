@@ -34,7 +34,6 @@ from vnode_backfill.sinks import ReadReceipt, TaskRunner, Weighing, receipts_fro
 from vnode_backfill.sinks.changes import Changes, ChangeSlice
 from vnode_backfill.sinks.delta_compaction import (
     BRIEF_BYTES,
-    STEP_BYTES,
     Compacted,
     CompactionPolicy,
     Joined,
@@ -254,38 +253,49 @@ class DeltaSink:
     ) -> Compacted | None:
         """Join small neighbours, a bounded part of them, in one commit; None where nothing is due. The rows stay the same.
 
-        May be called while a job writes to the table, from any process: a join whose files are gone meanwhile is let go. Its
+        May be called while a job writes to the table, from any process: files that are gone meanwhile are left out. Its
         commit waits for one of this sink's own that is under way. Once `goes_on` says no, everything is let go at once. With `alone`
         this sink's own commits wait instead, until a brief step is done, which therefore is never in vain.
         """
         if alone:
             with self._committing:
-                return self._compact(policy.brief(), BRIEF_BYTES, tasks, goes_on)
-        return self._compact(policy, STEP_BYTES, tasks, goes_on)
+                return self._compact(policy.brief(), tasks, goes_on)
+        return self._compact(policy, tasks, goes_on)
 
     def _compact(
-        self, policy: CompactionPolicy, limit: int, tasks: TaskRunner | None, goes_on: Callable[[], bool]
+        self, policy: CompactionPolicy, tasks: TaskRunner | None, goes_on: Callable[[], bool]
     ) -> Compacted | None:
         plan = compaction_due(self._log.files(self._log.open(), self._definition.key), policy)
         if plan is None:
             return None
         joiner = Joiner(self._storage, self._schema, self._layout, goes_on)
-        step = plan.step(limit)
+        step = plan.step(policy.step_bytes)
         try:
             joined = (tasks or in_threads)(joiner.join, step)
         except LetGoError:
             return Compacted(0, 0, 0, left=plan.files)
+        joined = self._still_there(joiner, joined, self._log.open())
         with self._committing:
-            done = self._put_in_place(joined)
-        return replace(done, left=plan.files - sum(map(len, step)))
+            done = self._put_in_place(joiner, joined)
+        return replace(done, left=plan.files - done.removed, overtaken=sum(map(len, step)) - done.removed)
 
-    def _put_in_place(self, joined: Sequence[Joined]) -> Compacted:
+    def _still_there(self, joiner: Joiner, joined: Sequence[Joined], table: DeltaTable) -> list[Joined]:
+        """What is still right of these joins. Own commits may wait for it, so no more is written anew than in a brief step."""
+        there = {file.path for file in self._log.files(table, ())}
+        limit, held = BRIEF_BYTES, []
+        for each in joined:
+            kept = joiner.among(each, there, limit)
+            if kept is not None:
+                limit -= 0 if kept is each else each.bytes
+                held.append(kept)
+        return held
+
+    def _put_in_place(self, joiner: Joiner, joined: Sequence[Joined]) -> Compacted:
         for _ in range(_TRIES):
             table = self._log.open()
-            there = {file.path for file in self._log.files(table, ())}
-            held = [each for each in joined if all(file.path in there for file in each.removed)]
-            removed = [file for each in held for file in each.removed]
-            added = [file for each in held for file in each.added]
+            joined = self._still_there(joiner, joined, table)
+            removed = [file for each in joined for file in each.removed]
+            added = [file for each in joined for file in each.added]
             try:
                 if removed:
                     self._log.rearrange(table, added, removed)

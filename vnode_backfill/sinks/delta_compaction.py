@@ -3,7 +3,8 @@
 What must be true: the table holds the same rows before and after, also while a job writes to it, also after a kill -9. Why it is:
 
 - A data file never changes. So a join is right as long as every file it was made from is still part of the table, whatever else
-  was committed since; those that are not are let go, and their rows are where whoever removed them has put them.
+  was committed since. The rows of those that are not are where whoever removed them has put them: they are taken out of the
+  join again, which is quickly done, or it is let go where it is large.
 - What was joined becomes visible in one commit. Before it the new files are nobody's, and are swept up later.
 
 A table's files come in key order from the snapshot, one per range, and stay so when changes rewrite them in place. Rows with new keys in
@@ -19,11 +20,13 @@ Bounds are compared as Python compares them, text by its characters: the order t
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.fs as pafs
 
@@ -44,9 +47,13 @@ from vnode_backfill.sinks.changes import STAGED_FOLDER, comparable
 if TYPE_CHECKING:
     from _typeshed import SupportsAllComparisons
 
+Flags = npt.NDArray[np.bool_]
+
 STEP_BYTES = 256 * 1024 * 1024
-"""So much is joined between two epochs of a live job: about three seconds of two cores, and the changes wait no longer."""
+"""So much is joined in one commit: about three seconds of two cores."""
 BRIEF_BYTES = 32 * 1024 * 1024
+_OPENING_BYTES = 256 * 1024
+"""Opening a file costs as much as reading and writing so many bytes."""
 _WIDE = 8
 """A file is wide if so many others begin and so many others end within its bounds."""
 
@@ -58,11 +65,13 @@ class CompactionPolicy:
     target_size: int
     small_files: int
     most_files: int = 1_000
-    """No more files than these become one at a time: opening one costs as much as reading half a megabyte."""
+    """No more files than these become one at a time."""
+    step_bytes: int = STEP_BYTES
+    """No more than this is joined in one commit, opening the files included; but one group at least."""
 
     def brief(self) -> CompactionPolicy:
         """For a step during which the changes wait: less than a second of one core."""
-        return CompactionPolicy(min(self.target_size, BRIEF_BYTES), self.small_files, most_files=50)
+        return CompactionPolicy(min(self.target_size, BRIEF_BYTES), self.small_files, 50, BRIEF_BYTES)
 
     @classmethod
     def on_request(cls, target_size: int) -> CompactionPolicy:
@@ -84,34 +93,49 @@ class CompactionPlan:
     def files(self) -> int:
         return sum(map(len, self.groups))
 
-    def step(self, limit: int = STEP_BYTES) -> tuple[tuple[DataFile, ...], ...]:
-        """The first groups, at least one, whose files have no more than `limit` bytes together."""
+    def step(self, limit: int) -> tuple[tuple[DataFile, ...], ...]:
+        """Groups of the smallest files, at least one, that cost no more together than joining `limit` bytes of one file.
+
+        The smallest first, in key order where they are alike: what a step has joined is not joined again with the next few before
+        everything else is.
+        """
         taken: list[tuple[DataFile, ...]] = []
-        size = 0
-        for group in self.groups:
-            size += sum(file.size for file in group)
-            if taken and size > limit:
+        cost = 0
+        for group in sorted(self.groups, key=lambda group: (_bytes(group) // len(group)).bit_length()):
+            cost += _bytes(group) + len(group) * _OPENING_BYTES
+            if taken and cost > limit:
                 break
             taken.append(group)
         return tuple(taken)
 
 
+def _bytes(group: Sequence[DataFile]) -> int:
+    return sum(file.size for file in group)
+
+
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Files that were read, and what holds their rows now; nothing is visible yet."""
+    """Files that were read, how many rows each has, and what holds their rows now, in the same order; nothing is visible yet."""
 
     removed: tuple[DataFile, ...]
+    rows: tuple[int, ...]
     added: tuple[FileReceipt, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.size for file in self.added)
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a step has changed: no file where the job was faster with all of them. `left` files wait for the next step."""
+    """What a step has changed: no file where the job was faster with all of them. `left` files wait for the next step, among them
+    those that were `overtaken`: joined, but with some that were no longer there."""
 
     removed: int
     added: int
     bytes: int
     left: int = 0
+    overtaken: int = 0
 
 
 def compaction_due(files: Sequence[DataFile], policy: CompactionPolicy) -> CompactionPlan | None:
@@ -197,27 +221,54 @@ class Joiner:
     goes_on: Callable[[], bool] = always
 
     def join(self, files: Sequence[DataFile]) -> Joined:
-        with storage_errors(f"{len(files)} files cannot be joined in {self.storage.path}"):
-            # Room for rows that another writer has packed more tightly: they shall become one file all the same.
-            layout = replace(self.layout, file_bytes=2 * self.layout.file_bytes)
-            added = write_files(self.storage, unique_stem("compacted"), self.schema, self._rows(files), layout)
-        joined = Joined(tuple(files), added)
+        rows = [0] * len(files)
+        added = self._write(f"{len(files)} files cannot be joined", self._rows(files, rows))
+        joined = Joined(tuple(files), tuple(rows), added)
         _check_rows(joined)
         return joined
 
-    def _rows(self, files: Sequence[DataFile]) -> Iterator[pa.Table]:
-        for file in files:
+    def among(self, joined: Joined, there: Set[str], limit: int) -> Joined | None:
+        """What was joined of the files that are there: itself if all are; None if it is not worth it, or more than `limit` bytes."""
+        kept = [file.path in there for file in joined.removed]
+        if all(kept):
+            return joined
+        if sum(kept) < 2 or joined.bytes > limit:
+            return None
+        stays = np.repeat(np.array(kept, dtype=np.bool_), np.array(joined.rows, dtype=np.int64))
+        added = self._write(f"{sum(kept)} joined files cannot be written", self._kept(joined.added, stays))
+        left = [(file, rows) for file, rows, keep in zip(joined.removed, joined.rows, kept, strict=True) if keep]
+        again = Joined(tuple(file for file, _ in left), tuple(rows for _, rows in left), added)
+        _check_rows(again)
+        return again
+
+    def _write(self, otherwise: str, batches: Iterable[pa.Table]) -> tuple[FileReceipt, ...]:
+        # Room for rows that another writer has packed more tightly: they shall become one file all the same.
+        layout = replace(self.layout, file_bytes=2 * self.layout.file_bytes)
+        with storage_errors(f"{otherwise} in {self.storage.path}"):
+            return write_files(self.storage, unique_stem("compacted"), self.schema, batches, layout)
+
+    def _rows(self, files: Sequence[DataFile], counted: list[int]) -> Iterator[pa.Table]:
+        for number, file in enumerate(files):
             for batch in read_batches(self.storage, file.path, self.schema):
                 if not self.goes_on():
                     raise LetGoError
+                counted[number] += batch.num_rows
                 yield batch
+
+    def _kept(self, files: Sequence[FileReceipt], stays: Flags) -> Iterator[pa.Table]:
+        start = 0
+        for file in files:
+            for batch in read_batches(self.storage, file.path, self.schema):
+                yield batch.filter(pa.array(stays[start : start + batch.num_rows]))
+                start += batch.num_rows
 
 
 def _check_rows(joined: Joined) -> None:
-    known = [file.rows for file in joined.removed if file.rows is not None]
     written = sum(receipt.rows for receipt in joined.added)
-    if written < sum(known) or (len(known) == len(joined.removed) and written != sum(known)):
-        raise LawBrokenError(f"{len(joined.removed)} files of {sum(known)} rows were joined to {written} rows")
+    told = all(file.rows in (None, rows) for file, rows in zip(joined.removed, joined.rows, strict=True))
+    if written != sum(joined.rows) or not told:
+        known = sum(file.rows or 0 for file in joined.removed)
+        raise LawBrokenError(f"{len(joined.removed)} files of {known} rows were joined to {written} rows")
 
 
 def sweep_staged(storage: Storage, before: datetime) -> list[str]:
