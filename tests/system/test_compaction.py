@@ -36,7 +36,7 @@ from vnode_backfill.maintenance import Upkeep
 from vnode_backfill.sinks import delta
 from vnode_backfill.sinks.changes import MemoryChanges, stage
 from vnode_backfill.sinks.delta import DeltaSink
-from vnode_backfill.sinks.delta_compaction import CompactionPolicy
+from vnode_backfill.sinks.delta_compaction import Compacted, CompactionPolicy
 
 pytestmark = pytest.mark.long
 
@@ -307,7 +307,22 @@ def test_a_merge_overtaken_by_a_compaction_of_other_files_keeps_what_it_has_writ
     expected = [order(n, "new" if n == 395 else "a") for n in range(400)] + [order(500)]
     assert stored(tmp_path / "target") == in_order(expected)
     assert runs == [1]
-    assert len(list((tmp_path / "target").glob("*e2-*"))) == 2
+    assert len(list((tmp_path / "target").glob("e2-*"))) == 2
+
+
+def test_a_merge_overtaken_by_a_compaction_of_some_of_its_files_looks_at_the_joined_ones_only(
+    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "REWRITE_IN_TASKS_BYTES", -1)
+    wanted = changes(*((UPDATE, key, order(key, "new")) for key in range(5, 400, 10)), (INSERT, 500, order(500)))
+    joined: list[Compacted | None] = []
+    step = replace(EAGER, step_bytes=1)
+    sink.apply(Epoch(2), wanted, Meanwhile(lambda: joined.append(sink_at(tmp_path).compact(step))))
+    expected = [order(n, "new" if n % 10 == 5 else "a") for n in range(400)] + [order(500)]
+    assert stored(tmp_path / "target") == in_order(expected)
+    # 40 files at first, one that was joined of some of them, and the new key.
+    assert [each.added for each in joined if each is not None] == [1]
+    assert len(list((tmp_path / "target").glob("e2-*"))) == 42
 
 
 def test_a_job_joins_when_it_goes_live_and_then_only_above_its_limit(sink: DeltaSink, tmp_path: Path) -> None:

@@ -72,20 +72,25 @@ class DeltaFileWriter:
         return ReadReceipt(ordinal, sum(file.rows for file in files), files)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Merged:
-    """What a merge has written, and the files it was made from.
+    """What a merge has written: what became of each file that its changes could meet, by its path, and the rows of new keys.
 
-    It stays right whatever a compaction has joined since, as long as all files that its changes could meet are still there: the
-    others held none of its keys, and so does what was made of them.
+    Files never change, so what became of one stays right; if a compaction has joined some since, only what it has made of them is
+    looked at anew. The rows are the same, so the changes that meet none are too.
     """
 
-    met: frozenset[str]
-    added: list[FileReceipt]
-    removed: list[DataFile]
+    rewritten: Mapping[str, Rewritten]
+    met: Ints
+    inserted: Sequence[FileReceipt]
 
-    def holds_among(self, files: Sequence[DataFile]) -> bool:
-        return self.met <= {file.path for file in files}
+    @property
+    def added(self) -> list[FileReceipt]:
+        return [*(file for each in self.rewritten.values() for file in each.files), *self.inserted]
+
+    @property
+    def removed(self) -> list[DataFile]:
+        return [each.removed for each in self.rewritten.values() if each.removed is not None]
 
 
 class DeltaSink:
@@ -204,9 +209,7 @@ class DeltaSink:
             table = self._log.open()
             if self._log.landed(table, _MERGE, epoch):
                 return
-            files = self._log.files(table, self._definition.key)
-            if merged is None or not merged.holds_among(files):
-                merged = self._merge(files, epoch, changes, tasks)
+            merged = self._merge(self._log.files(table, self._definition.key), epoch, changes, tasks, merged)
             try:
                 if merged.added or merged.removed:
                     self._log.commit(table, _MERGE, epoch, merged.added, merged.removed)
@@ -215,19 +218,27 @@ class DeltaSink:
             return
         raise SinkUnavailableError(f"the merge of epoch {epoch} was overtaken by other commits {_TRIES} times")
 
-    def _merge(self, files: Sequence[DataFile], epoch: Epoch, changes: Changes, tasks: TaskRunner | None) -> _Merged:
+    def _merge(
+        self,
+        files: Sequence[DataFile],
+        epoch: Epoch,
+        changes: Changes,
+        tasks: TaskRunner | None,
+        before: _Merged | None,
+    ) -> _Merged:
         rewriter = self._rewriter(epoch)
         touched = [(file, changes.within(file)) for file in files]
         rewrites = [Rewrite(file, part) for file, part in touched if part is not None]
-        if sum(each.file.size for each in rewrites) <= REWRITE_IN_TASKS_BYTES:
-            tasks = None
-        run = tasks or in_threads
-        rewritten = run(rewriter.merge, rewrites)
-        met = np.concatenate([np.empty(0, np.int64), *(each.met for each in rewritten)])
+        known = before.rewritten if before is not None else {}
+        new = [each for each in rewrites if each.file.path not in known]
+        run = tasks if tasks and sum(each.file.size for each in new) > REWRITE_IN_TASKS_BYTES else in_threads
+        done = {each.file.path: result for each, result in zip(new, run(rewriter.merge, new), strict=True)}
+        rewritten = {each.file.path: done.get(each.file.path) or known[each.file.path] for each in rewrites}
+        met = np.sort(np.concatenate([np.empty(0, np.int64), *(each.met for each in rewritten.values())]))
+        if before is not None and np.array_equal(before.met, met):
+            return _Merged(rewritten, met, before.inserted)
         inserted = run(partial(_insert, rewriter, met), changes.parts())
-        added = [file for files in (*(each.files for each in rewritten), *inserted) for file in files]
-        removed = [each.removed for each in rewritten if each.removed is not None]
-        return _Merged(frozenset(each.file.path for each in rewrites), added, removed)
+        return _Merged(rewritten, met, [file for each in inserted for file in each])
 
     def merged(self, epoch: Epoch) -> bool:
         return self._log.landed(self._log.open(), _MERGE, epoch)
