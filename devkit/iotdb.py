@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from iotdb.Session import Session
+from iotdb.table_session import TableSession, TableSessionConfig
 from iotdb.utils.exception import IoTDBConnectionException
 from thrift.transport.TTransport import TTransportException
 
@@ -124,6 +125,11 @@ class IotdbServer:
         session = Session(self.host, str(self.port), self.user, self.password, zone_id="UTC")
         session.open(False)
         return session
+
+    def table_session(self, database: str) -> TableSession:
+        """An open session that speaks the table model's language; the caller closes it."""
+        urls = [f"{self.host}:{self.port}"]
+        return TableSession(TableSessionConfig(urls, self.user, self.password, database, time_zone="UTC"))
 
     def __enter__(self) -> Self:
         return self if self.running else self.start()

@@ -1,4 +1,4 @@
-"""Reads the points of IoTDB devices back as rows, in a plain way of its own, for `devkit.comparer`.
+"""Reads the points of IoTDB devices, or the rows of an IoTDB table, back in a plain way of its own, for `devkit.comparer`.
 
 Shares no code with the sink it judges. The caller says how a device's path and a point's time become columns again:
 
@@ -10,7 +10,9 @@ Shares no code with the sink it judges. The caller says how a device's path and 
         measurements={"temp": "temperature"},
     )
 
-A slot is a row; what has no point is None. Values are the server's own: text, bytes, int, float, bool, date.
+    IotdbTable(session, "reading", tags={"region": PathColumn("region")}, time=…, fields={"temp": "temperature"})
+
+A slot is a row; what has no point is None. A row of a table without any field counts as none: servers leave such rows behind. Values are the server's own: text, bytes, int, float, bool, date.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from iotdb.Session import Session
+from iotdb.table_session import TableSession
 from iotdb.utils.IoTDBConstants import TSDataType
 
 from devkit.comparer import Value
@@ -100,6 +103,55 @@ class IotdbTarget:
             values = [_plain(field.value, kind) for field, kind in zip(record.get_fields(), kinds, strict=True)]
             yield int(record.get_timestamp()), {n: v for n, v in zip(names, values, strict=True) if v is not None}
         answer.close_operation_handle()
+
+
+class IotdbTable:
+    """`tags` and `fields` map names of the server to columns; `session` uses the database of the table."""
+
+    def __init__(
+        self,
+        session: TableSession,
+        table: str,
+        *,
+        tags: Mapping[str, PathColumn],
+        time: TimeColumn,
+        fields: Mapping[str, str],
+        convert: Mapping[str, Callable[[Value], Value]] | None = None,
+    ) -> None:
+        self._session, self._table = session, table
+        self._tags, self._time = tags, time
+        self._fields, self._convert = fields, convert or {}
+
+    def column_names(self) -> Sequence[str]:
+        return [*(each.name for each in self._tags.values()), self._time.name, *self._fields.values()]
+
+    def rows(self, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
+        for tags, time, fields in self.slots():
+            row: dict[str, Value] = {self._time.name: self._time.convert(time)}
+            for tag, text in zip(self._tags.values(), tags, strict=True):
+                row[tag.name] = None if text is None else tag.convert(text)
+            for name, column in self._fields.items():
+                value, convert = fields.get(name), self._convert.get(column)
+                row[column] = convert(value) if convert is not None and value is not None else value
+            yield tuple(row[column] for column in columns)
+
+    def slots(self) -> list[tuple[tuple[str | None, ...], int, dict[str, Value]]]:
+        """Every row that has a field: its tags, its time, its fields."""
+        answer = self._session.execute_query_statement(f'SELECT * FROM "{self._table}"')
+        names, kinds = answer.get_column_names(), answer.get_column_types()
+        found: list[tuple[tuple[str | None, ...], int, dict[str, Value]]] = []
+        while answer.has_next():
+            # The client reuses the fields of a record for the next one.
+            record = zip(names, answer.next().get_fields(), kinds, strict=True)
+            row = {name: _plain(field.value, kind) for name, field, kind in record}
+            tags = tuple(None if row[tag] is None else str(row[tag]) for tag in self._tags)
+            fields: dict[str, Value] = {
+                n: v for n, v in row.items() if n != "time" and n not in self._tags and v is not None
+            }
+            if fields:
+                found.append((tags, int(str(row["time"])), fields))
+        answer.close_operation_handle()
+        return sorted(found, key=lambda slot: (tuple((t is not None, t or "") for t in slot[0]), slot[1]))
 
 
 def _bare(node: str) -> str:

@@ -244,7 +244,9 @@ def _show(value: object) -> str:
         return f"is {text if len(text) <= 80 else text[:77] + '...'}"
     if isinstance(value, timedelta):
         return f"is {format_duration(value)}"
-    return "is a list" if isinstance(value, (list, tuple)) else f"is {value}"
+    if isinstance(value, (list, tuple)):
+        return "is a list" if value else "is empty"
+    return f"is {value}"
 
 
 def _demand(error: ErrorDetails) -> str:

@@ -16,6 +16,13 @@ from pydantic import Field, Strict, ValidationInfo, field_validator
 from vnode_backfill.config_values import Duration, Flag, PasswordSection, Port, Section, Text, between, matching
 
 
+class IotdbModel(StrEnum):
+    """How the server keeps points: as series of device paths, or as rows of a table whose tags name the device."""
+
+    TREE = "tree"
+    TABLE = "table"
+
+
 class TimeUnit(StrEnum):
     """The unit of a whole-number time column."""
 
@@ -59,6 +66,16 @@ class TimeColumn(Section):
     unit: TimeUnit | None = None
 
 
+DevicePath = Annotated[
+    str, matching(r"root(\.([^.{}`\s]|\{[^{}]+\})+){2,}", "a path as root.shop.{region}.{device_id}")
+]
+TABLE_NAME = r"(?!(?i:time|timestamp|root|information_schema)$)[A-Za-z_\u4e00-\u9fff][A-Za-z0-9_\u4e00-\u9fff]*"
+"""What the server takes as the name of a database and of a table in every call; more would pass in statements only."""
+TableName = Annotated[
+    str, matching(TABLE_NAME, "a name of letters, digits and _, not time, timestamp, root or information_schema")
+]
+
+
 class IotdbSinkConfig(PasswordSection):
     yaml_path: ClassVar[str] = "sink.iotdb"
 
@@ -66,7 +83,11 @@ class IotdbSinkConfig(PasswordSection):
     port: Port = 6667
     user: Text = "root"
     timeout: Duration = timedelta(seconds=60)
-    device: Annotated[str, matching(r"root(\.([^.{}`\s]|\{[^{}]+\})+){2,}", "a path as root.shop.{region}.{device_id}")]
+    model: IotdbModel = IotdbModel.TREE
+    device: Annotated[DevicePath | None, Field(validate_default=True)] = None
+    database: Annotated[TableName | None, Field(validate_default=True)] = None
+    table: TableName | None = None
+    tags: Annotated[tuple[Text, ...], Field(validate_default=True)] = ()
     time: TimeColumn
     include: tuple[Text, ...] = ()
     exclude: tuple[Text, ...] = ()
@@ -81,8 +102,45 @@ class IotdbSinkConfig(PasswordSection):
 
     @property
     def device_columns(self) -> tuple[str, ...]:
-        """The columns that make the device path, in the template's order."""
-        return tuple(re.findall(r"\{([^{}]+)\}", self.device))
+        """The columns that make the device, in the template's or the tags' order."""
+        return tuple(re.findall(r"\{([^{}]+)\}", self.device)) if self.device is not None else self.tags
+
+    @field_validator("device", "database", "table", "tags")
+    @classmethod
+    def _goes_with_its_model(
+        cls, value: str | tuple[str, ...] | None, info: ValidationInfo
+    ) -> str | tuple[str, ...] | None:
+        model, name = info.data.get("model"), info.field_name
+        own = IotdbModel.TREE if name == "device" else IotdbModel.TABLE
+        if model is own and not value and name != "table":
+            raise ValueError(f"must be given when model is {own}")
+        if model is not None and model is not own and value:
+            raise ValueError(f"is allowed only when model is {own}; it is {model}")
+        return value
+
+    @field_validator("tags")
+    @classmethod
+    def _each_tag_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("must not name a column twice")
+        return value
+
+    @field_validator("include", "exclude", "types")
+    @classmethod
+    def _not_of_tags(
+        cls, value: tuple[str, ...] | Mapping[str, IotdbType], info: ValidationInfo
+    ) -> tuple[str, ...] | Mapping[str, IotdbType]:
+        named = [column for column in value if column in info.data.get("tags", ())]
+        if named:
+            raise ValueError(f"must not name tags, which are columns of text already: {', '.join(named)}")
+        return value
+
+    @field_validator("aligned")
+    @classmethod
+    def _of_the_tree(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("model") is IotdbModel.TABLE:
+            raise ValueError("must not be true when model is table, whose devices are aligned by themselves")
+        return value
 
     @field_validator("exclude")
     @classmethod
@@ -94,8 +152,8 @@ class IotdbSinkConfig(PasswordSection):
     @field_validator("rename", "types")
     @classmethod
     def _of_kept_columns(cls, value: Mapping[str, str], info: ValidationInfo) -> Mapping[str, str]:
-        include, exclude = info.data.get("include", ()), info.data.get("exclude", ())
-        gone = [column for column in value if column in exclude or (include and column not in include)]
+        include, exclude, tags = (info.data.get(name, ()) for name in ("include", "exclude", "tags"))
+        gone = [c for c in value if c in exclude or (include and c not in include and c not in tags)]
         if gone:
             raise ValueError(f"must not name columns that are left out: {', '.join(gone)}")
         return value

@@ -82,7 +82,10 @@ def target_of(config: Config) -> str:
     delta, iotdb = config.sink.delta, config.sink.iotdb
     if delta is not None:
         return f"delta:{delta.path}"
-    return f"iotdb:{iotdb.host}:{iotdb.port}/{iotdb.device}" if iotdb else ""
+    if iotdb is None:
+        return ""
+    place = iotdb.device or f"{iotdb.database}.{iotdb.table or config.mysql.table}"
+    return f"iotdb:{iotdb.host}:{iotdb.port}/{place}"
 
 
 def is_complete(mode: StartupMode, state: BackfillState) -> bool:

@@ -1,7 +1,7 @@
 """Whether an IoTDB target holds exactly the points of the source's rows, as `verify` tells it.
 
 Every row of the source is read once, in key order, by queries of bounded size over one connection, and compared as points
-(`sinks.iotdb_compare`); then every slot of the template's devices is read, to find those that no row of the source has. Rows that
+(`sinks.iotdb_compare`); then every slot of the target is read, to find those that no row of the source has. Rows that
 cannot become points are among the dead letters if those are configured; without them they are differences, because the job would have
 stopped at them. Under `duplicates: last` a row whose device and time another key of the source holds is counted as sharing them, and is no
 difference. What verifies as missing there is a row that lost its slot to a key which left it since: the job does not bring it back.
@@ -30,7 +30,7 @@ from vnode_backfill.sinks.iotdb_compare import (
     PointDifferenceKind,
     compare_points,
 )
-from vnode_backfill.sinks.iotdb_writing import WriterSettings
+from vnode_backfill.sinks.iotdb_store import WriterSettings
 from vnode_backfill.vnode import keys_of
 
 _ROWS_PER_QUERY = 100_000

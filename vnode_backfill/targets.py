@@ -31,11 +31,9 @@ from vnode_backfill.places import owner, receipts_path
 from vnode_backfill.preflight_checks import Finding, Level
 from vnode_backfill.sinks import Sink
 from vnode_backfill.sinks.delta import DeltaSink
-from vnode_backfill.sinks.iotdb import Existing, IotdbOptions, IotdbSink, address_of
-from vnode_backfill.sinks.iotdb_mapping import PointMapping
+from vnode_backfill.sinks.iotdb import Existing, IotdbOptions, IotdbSink, mapping_of, settings_of
 from vnode_backfill.sinks.iotdb_preflight import inspect_iotdb
-from vnode_backfill.sinks.iotdb_session import IotdbSession
-from vnode_backfill.sinks.iotdb_writing import WriterSettings
+from vnode_backfill.sinks.iotdb_store import WriterSettings
 from vnode_backfill.takeover import take_target_over
 from vnode_backfill.vnode import Key
 
@@ -91,13 +89,8 @@ def look_at_target(config: Config, definition: TableDefinition) -> tuple[Finding
 
 def point_settings(iotdb: IotdbSinkConfig, definition: TableDefinition) -> WriterSettings:
     """What is needed to look at the points of a target, without a lease and without writing."""
-    address = address_of(iotdb, _password(iotdb))
-    session = IotdbSession(address)
-    try:
-        mapping = PointMapping.of(iotdb, definition, session.precision())
-    finally:
-        session.close()
-    return WriterSettings(address, mapping, iotdb.aligned, iotdb.tablet_rows, iotdb.dead_letter is not None)
+    password = _password(iotdb)
+    return settings_of(iotdb, mapping_of(iotdb, definition, password), password)
 
 
 def acquire(config: Config, store: StateStore) -> Lease:

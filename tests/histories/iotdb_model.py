@@ -9,17 +9,20 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from vnode_backfill.config_iotdb import IotdbType
+from vnode_backfill.sinks.iotdb_mapping import Measurement
 from vnode_backfill.sinks.iotdb_paths import Nodes, path_of, split_path
 from vnode_backfill.sinks.iotdb_session import Series, StoredPoints, Tablet
+from vnode_backfill.sinks.iotdb_tags import TagNaming
 from vnode_backfill.sinks.iotdb_values import WIRE_TYPES, Precision
 
 Cell = int | float | str
-_TYPES = {2: IotdbType.INT64, 4: IotdbType.DOUBLE, 5: IotdbType.TEXT}
+_TYPES = {2: IotdbType.INT64, 4: IotdbType.DOUBLE, 5: IotdbType.TEXT, 11: IotdbType.STRING}
 
 
 class ModelServer:
@@ -34,8 +37,8 @@ class ModelServer:
         self.before_effect()
         for tablet in tablets:
             for name, kind, time, value in _cells(tablet):
-                self.kinds[tablet.device, name] = kind
-                self.slots.setdefault((tablet.device, time), {})[name] = value
+                self.kinds[tablet.target, name] = kind
+                self.slots.setdefault((tablet.target, time), {})[name] = value
 
     def delete(self, paths: Sequence[str], at: int) -> None:
         self.before_effect()
@@ -61,7 +64,7 @@ class ModelServer:
         }
         numbers = np.array([number for number, _, _ in found], dtype=np.int64)
         times = np.array([time for _, time, _ in found], dtype=np.int64)
-        return [StoredPoints(tuple(map(split_path, devices)), numbers, times, pa.table(values))] if found else []
+        return [StoredPoints(tuple(devices), numbers, times, pa.table(values))] if found else []
 
     def scan(self, devices: Sequence[Nodes], measurements: Sequence[tuple[str, IotdbType]]) -> Iterator[StoredPoints]:
         yield from self.points([path_of(nodes) for nodes in devices], measurements)
@@ -92,6 +95,48 @@ class ModelServer:
         """There is nothing to close."""
 
 
+class ModelTable:
+    """Used in place of a session with a table of the server: only whole rows can be deleted, by time and tags."""
+
+    def __init__(self, server: ModelServer, naming: TagNaming) -> None:
+        self._server, self._naming = server, naming
+
+    def columns(self) -> dict[str, tuple[str, str]]:
+        """The table comes into being by itself here."""
+        return {}
+
+    def insert(self, tablet: Tablet) -> None:
+        self._server.before_effect()
+        rows: dict[int, dict[str, Cell]] = {}
+        for name, _, row, value in _cells(replace(tablet, times=_numbers(tablet.rows))):
+            rows.setdefault(row, {})[name] = value
+        for row, time in enumerate(struct.unpack(f">{tablet.rows}q", tablet.times)):
+            tags = [str(rows[row].pop(tag.name)) for tag in self._naming.tags]
+            self._server.slots.setdefault((self._naming.device(tags), time), {}).update(rows[row])
+
+    def execute(self, statement: str) -> None:
+        if not statement.startswith("DELETE"):
+            return
+        self._server.before_effect()
+        for time, device in re.findall(r"\(time = (-?\d+) AND ([^)]*)\)", statement):
+            self._server.slots.pop((device, int(time)), None)
+
+    def rows(self, measurements: Sequence[Measurement], where: str) -> list[StoredPoints]:
+        devices = dict.fromkeys(device for device, _ in self._server.slots if not where or f"({device})" in where)
+        times = re.sub(r"AND \(\(.*", "", where)
+        return self._server.points(list(devices), [(each.name, each.kind) for each in measurements], times)
+
+    def scan(self, measurements: Sequence[Measurement]) -> Iterator[StoredPoints]:
+        yield from self.rows(measurements, "")
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _numbers(rows: int) -> bytes:
+    return struct.pack(f">{rows}q", *range(rows))
+
+
 def _is_asked_for(where: str, time: int) -> bool:
     numbers = [int(number) for number in re.findall(r"-?\d+", where)]
     if not numbers:
@@ -106,7 +151,7 @@ def _cells(tablet: Tablet) -> Iterator[tuple[str, IotdbType, int, Cell]]:
     for code in tablet.types:
         column: list[Cell] = []
         for _ in range(tablet.rows):
-            if code == 5:
+            if code in (5, 11):
                 (length,) = struct.unpack_from(">i", tablet.values, place)
                 column.append(tablet.values[place + 4 : place + 4 + length].decode())
                 place += 4 + length

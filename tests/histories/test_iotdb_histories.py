@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.histories.iotdb_model import ModelServer
+from tests.histories.iotdb_model import ModelServer, ModelTable
 from tests.system.iotdb_case import READINGS, Change, reading, window
 from tests.tables import Row, batch, plan
 from vnode_backfill.change import ChangeOp
@@ -23,7 +23,8 @@ from vnode_backfill.config_iotdb import IotdbSinkConfig
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.sinks import ReadReceipt
 from vnode_backfill.sinks import iotdb as sink_module
-from vnode_backfill.sinks import iotdb_writing as writing_module
+from vnode_backfill.sinks import iotdb_table as table_module
+from vnode_backfill.sinks import iotdb_tree as tree_module
 from vnode_backfill.sinks.iotdb import IotdbOptions, IotdbSink
 from vnode_backfill.vnode import Key
 
@@ -46,7 +47,7 @@ class World:
             self.step()
 
     def step(self) -> None:
-        """A row comes, changes, moves or goes."""
+        """A row comes, changes where it is, moves or goes."""
         number, old = self.random.randrange(40), None
         if self.rows and self.random.random() < 0.6:
             number = self.random.choice(sorted(self.rows))
@@ -56,6 +57,8 @@ class World:
             number, self.random.randrange(4), self.random.choice([None, 1.0, 2.0]),
             self.random.choice([None, "x", "y"]), self.random.choice(["eu", "us"]),
         )  # fmt: skip
+        if old is not None and self.random.random() < 0.4:
+            new = (*old[:4], *new[4:])
         gone = new[1:4] in taken or (old is not None and self.random.random() < 0.3)
         self._log(number, None if gone else new)
 
@@ -82,6 +85,7 @@ class History:
     world: World
     server: ModelServer
     folder: Path
+    place: dict[str, object] = field(default_factory=lambda: {"device": "root.d.{region}.s{sensor}"})
     applied: list[int | None] = field(default_factory=lambda: [None, None, None, 0])
 
     def run(self) -> None:
@@ -106,9 +110,9 @@ class History:
         config = IotdbSinkConfig.model_validate(
             {
                 "host": "h",
-                "device": "root.d.{region}.s{sensor}",
                 "time": {"column": "at", "unit": "ms"},
                 "tablet_rows": 2,
+                **self.place,
             }
         )
         made = IotdbSink(config, READINGS, "job", IotdbOptions(str(self.folder), "", source_rows=self.world.ask))
@@ -219,16 +223,30 @@ class _Once:
 @pytest.mark.parametrize("seed", range(int(os.environ.get("IOTDB_HISTORIES", "12"))))
 def test_points_end_as_the_source_is(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = ModelServer()
-    for module in (sink_module, writing_module):
+    for module in (sink_module, tree_module):
         monkeypatch.setattr(module, "IotdbSession", lambda _: server)
     world = World(random.Random(seed))
     History(world, server, tmp_path).run()
-    expected = {
-        (f"root.`d`.`{row[1]!s}`.`s{row[2]!s}`", row[3]): {
+    assert server.slots == expected(world, "root.`d`.`{}`.`s{}`")
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("IOTDB_HISTORIES", "12"))))
+def test_rows_of_a_table_end_as_the_source_is(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ModelServer()
+    monkeypatch.setattr(sink_module, "IotdbSession", lambda _: server)
+    monkeypatch.setattr(table_module, "TableSession", lambda _, naming: ModelTable(server, naming))
+    world = World(random.Random(seed))
+    place: dict[str, object] = {"model": "table", "database": "d", "tags": ["region", "sensor"]}
+    History(world, server, tmp_path, place).run()
+    assert server.slots == expected(world, "\"region\" = '{}' AND \"sensor\" = '{}'")
+
+
+def expected(world: World, device: str) -> dict[tuple[str, int], dict[str, object]]:
+    return {
+        (device.format(row[1], row[2]), int(str(row[3]))): {
             name: value
             for name, value in zip(("id", "temp", "note"), (row[0], row[4], row[5]), strict=True)
             if value is not None
         }
         for row in world.rows.values()
     }
-    assert server.slots == expected

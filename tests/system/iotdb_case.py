@@ -13,7 +13,7 @@ import pyarrow as pa
 from consume_upstream.buffer import buffer_schema
 from devkit.comparer import Value
 from devkit.iotdb import IotdbServer
-from devkit.iotdb_target import IotdbTarget, TimeColumn
+from devkit.iotdb_target import IotdbTable, IotdbTarget, PathColumn, TimeColumn
 from tests.tables import Row, batch, plan, table_of
 from vnode_backfill import change
 from vnode_backfill.change import ChangeOp
@@ -25,7 +25,7 @@ from vnode_backfill.sinks import ReadReceipt
 from vnode_backfill.sinks.changes import MemoryChanges
 from vnode_backfill.sinks.iotdb import Existing, IotdbOptions, IotdbSink
 from vnode_backfill.sinks.iotdb_settlement import SourceRows
-from vnode_backfill.sinks.iotdb_writing import LeaseCheck, no_lease
+from vnode_backfill.sinks.iotdb_store import LeaseCheck, no_lease
 
 _databases = count(1)
 
@@ -120,6 +120,40 @@ class IotdbCase:
             values = (region, int(sensor.removeprefix("s")), at, points.get("temp"), points.get("note"))
             found.append((points.get("id"), *values) if self.definition.key == ("id",) else values)  # type: ignore[arg-type]
         return sorted(found, key=repr)
+
+
+@dataclass
+class TableCase(IotdbCase):
+    """The same in the table model: rows of `<database>.readings` with the tags `region` and `sensor`."""
+
+    def config(self, **overrides: object) -> IotdbSinkConfig:
+        plain: dict[str, object] = {
+            "host": self.server.host, "port": self.server.port, "model": "table", "database": self.database,
+            "table": "Readings", "tags": ["region", "sensor"], "time": {"column": "at", "unit": "ms"}, "timeout": "20s",
+        }  # fmt: skip
+        return IotdbSinkConfig.model_validate({**plain, **overrides})
+
+    def table_rows(self) -> list[tuple[tuple[str | None, ...], int, dict[str, Value]]]:
+        """What a plain reader sees: tags, time, fields."""
+        session = self.server.table_session(self.database)
+        tags = {name: PathColumn(name) for name in ("region", "sensor")}
+        found = IotdbTable(session, "readings", tags=tags, time=TimeColumn("at", int), fields={}).slots()
+        session.close()
+        return found
+
+    def rows(self) -> list[Row]:
+        found: list[Row] = []
+        for (region, sensor), at, fields in self.table_rows():
+            values = (region, None if sensor is None else int(sensor), at, fields.get("temp"), fields.get("note"))
+            found.append((fields.get("id"), *values) if self.definition.key == ("id",) else values)  # type: ignore[arg-type]
+        return sorted(found, key=repr)
+
+    def execute(self, *statements: str) -> None:
+        """Of somebody else."""
+        session = self.server.table_session(self.database)
+        for statement in statements:
+            session.execute_non_query_statement(statement)
+        session.close()
 
 
 def window(definition: TableDefinition, changes: Sequence[Change]) -> MemoryChanges:

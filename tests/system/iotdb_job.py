@@ -9,7 +9,7 @@ from pathlib import Path
 
 from devkit.comparer import Difference, SourceTable, Value, compare
 from devkit.iotdb import IotdbServer
-from devkit.iotdb_target import IotdbTarget, PathColumn, TimeColumn
+from devkit.iotdb_target import IotdbTable, IotdbTarget, PathColumn, TimeColumn
 from devkit.mysql import SqlServer
 from devkit.operations import WorkloadMix
 from tests.system.job_case import JobCase
@@ -72,6 +72,32 @@ class IotdbJob(JobCase):
     def here_command(self, *words: str) -> int:
         """A command that needs no Spark, in this process; its exit code."""
         return execute([words[0], "--config", str(self.config), *words[1:]])
+
+
+@dataclass
+class IotdbTableJob(IotdbJob):
+    """The same job into the table `<database>.orders` with the tag `state`."""
+
+    def _settings(self) -> dict[str, object]:
+        self.iotdb = {"model": "table", "device": None, "database": self.database, "tags": ["state"], **self.iotdb}
+        return super()._settings()
+
+    def differences(self) -> list[Difference]:
+        columns = ("id", "big", "name", "amount", "doc", "score", "flag", "day")
+        session = self.target.table_session(self.database)
+        rows = IotdbTable(
+            session,
+            "orders",
+            tags={"state": PathColumn("state")},
+            time=TimeColumn("created", lambda ticks: EPOCH + datetime.timedelta(microseconds=ticks)),
+            fields={name: name for name in columns},
+            convert={"big": _decimal, "amount": _decimal},
+        )
+        with self.server.connect() as connection:
+            source = SourceTable(connection, self.database, self.table, self.key)
+            found = list(compare(source, rows).differences)
+        session.close()
+        return found
 
 
 def points_of(target: IotdbServer, database: str) -> list[tuple[str, int, dict[str, Value]]]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from devkit.iotdb import IotdbServer
-from devkit.iotdb_target import IotdbTarget, TimeColumn
+from devkit.iotdb_target import IotdbTable, IotdbTarget, PathColumn, TimeColumn
 from tests.system.iotdb_case import Change, window
 from tests.tables import Row, batch, change_table, in_order, plan, stored, table_of
 from vnode_backfill.change import OFFSET_COLUMNS, ChangeOp
@@ -36,6 +36,10 @@ _databases = count(1)
 
 def order(number: int, name: str | None = "a") -> Row:
     return (number, name, Decimal(number) / 4, NOON + timedelta(milliseconds=number))
+
+
+def instant(ticks: int) -> datetime:
+    return BEGINNING + timedelta(milliseconds=ticks)
 
 
 class Target(Protocol):
@@ -81,17 +85,20 @@ class PointTarget:
 
     def sink(self, job: str = "job", *, replace: bool = False, generation: int = 0) -> Sink:
         config: dict[str, object] = {
-            "host": self.server.host, "port": self.server.port, "device": f"root.{self.database}.orders",
-            "time": {"column": "at"}, "decimal": "text", "timeout": "20s",
+            "host": self.server.host, "port": self.server.port, "time": {"column": "at"}, "decimal": "text",
+            "timeout": "20s", **self.place(),
         }  # fmt: skip
         existing = Existing.REPLACE if replace else Existing.REFUSE
         options = IotdbOptions(str(self.folder / job), self.server.password, generation=generation, existing=existing)
         return IotdbSink(IotdbSinkConfig.model_validate(config), ORDERS, job, options)
 
+    def place(self) -> dict[str, object]:
+        return {"device": f"root.{self.database}.orders"}
+
     def rows(self) -> list[Row]:
         session = self.server.session()
         target = IotdbTarget(
-            session, f"root.{self.database}.orders", path={}, time=TimeColumn("at", lambda t: BEGINNING + timedelta(milliseconds=t)),
+            session, f"root.{self.database}.orders", path={}, time=TimeColumn("at", instant),
             measurements={"id": "id", "name": "name", "amount": "amount"}, convert={"amount": lambda text: Decimal(str(text))},
         )  # fmt: skip
         found = in_order(target.rows(("id", "name", "amount", "at")))
@@ -102,11 +109,30 @@ class PointTarget:
         return window(ORDERS, changes)
 
 
-@pytest.fixture(params=["delta", pytest.param("iotdb", marks=pytest.mark.long)])
+@dataclass
+class TableTarget(PointTarget):
+    """Rows of a table of IoTDB; the key is its tag."""
+
+    def place(self) -> dict[str, object]:
+        return {"model": "table", "database": self.database, "tags": ["id"]}
+
+    def rows(self) -> list[Row]:
+        session = self.server.table_session(self.database)
+        target = IotdbTable(
+            session, ORDERS.table, tags={"id": PathColumn("id", convert=int)}, time=TimeColumn("at", instant),
+            fields={"name": "name", "amount": "amount"}, convert={"amount": lambda text: Decimal(str(text))},
+        )  # fmt: skip
+        found = in_order(target.rows(("id", "name", "amount", "at")))
+        session.close()
+        return found
+
+
+@pytest.fixture(params=["delta", *(pytest.param(name, marks=pytest.mark.long) for name in ("iotdb", "iotdb-table"))])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     if request.param == "delta":
         return DeltaTarget(tmp_path)
-    return PointTarget(tmp_path, request.getfixturevalue("iotdb_server"), f"contract{next(_databases)}")
+    kind = PointTarget if request.param == "iotdb" else TableTarget
+    return kind(tmp_path, request.getfixturevalue("iotdb_server"), f"contract{next(_databases)}")
 
 
 @pytest.fixture

@@ -235,12 +235,47 @@ def test_exactly_one_sink_outside_the_state_is_demanded(tmp_path: Path, sink: st
         ("rename: {a: x, b: x}", "rename holds a, b; must not give two columns one name"),
         ("decimal: exact", 'decimal is "exact"; allowed: double, text'),
         ("duplicates: ignore", 'duplicates is "ignore"; allowed: error, last'),
+        ("model: graph", 'model is "graph"; allowed: tree, table'),
+        ("model: table", 'device is "root.plant.{region}.s{sensor}"; is allowed only when model is tree; it is table'),
+        ("tags: [region]", "tags is a list; is allowed only when model is table; it is tree"),
+        ("database: plant", 'database is "plant"; is allowed only when model is table; it is tree'),
+        ("table: readings", 'table is "readings"; is allowed only when model is table; it is tree'),
     ],
 )
 def test_a_mistake_about_iotdb_names_its_path(tmp_path: Path, lines: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, IOTDB + f"    {lines}")
     assert caught.value.message.startswith(f"sink.iotdb.{message}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("tags: [region]", "database is missing; must be given when model is table"),
+        ("database: plant", "tags is empty; must be given when model is table"),
+        ("database: plant\n    tags: [a, a]", "tags is a list; must not name a column twice"),
+        ("database: a-b\n    tags: [a]", 'database is "a-b"; must be a name of letters, digits and _'),
+        ("database: information_schema\n    tags: [a]", 'database is "information_schema"; must be a name'),
+        ("database: d\n    table: Time\n    tags: [a]", 'table is "Time"; must be a name of letters'),
+        ("database: d\n    tags: [a]\n    aligned: true", "aligned is true; must not be true when model is table"),
+        ("database: d\n    tags: [a]\n    include: [a, b]", "include is a list; must not name tags"),
+        ("database: d\n    tags: [a]\n    types: {a: int32}", "types holds a; must not name tags"),
+    ],
+)
+def test_a_mistake_about_the_table_model_names_its_path(tmp_path: Path, lines: str, message: str) -> None:
+    text = IOTDB.replace('device: "root.plant.{region}.s{sensor}"', "model: table")
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text + f"    {lines}")
+    assert caught.value.message.startswith(f"sink.iotdb.{message}")
+
+
+def test_the_table_model_is_told_by_its_tags(tmp_path: Path) -> None:
+    text = (
+        IOTDB.replace('device: "root.plant.{region}.s{sensor}"', "model: table") + "    database: d\n    tags: [a, b]"
+    )
+    iotdb = load(tmp_path, text + "\n    include: [c]\n    rename: {a: x, c: y}").sink.iotdb
+    assert isinstance(iotdb, IotdbSinkConfig)
+    assert (iotdb.device, iotdb.table, iotdb.device_columns) == (None, None, ("a", "b"))
 
 
 @pytest.mark.parametrize("device", ["plant.x", "root.x", "root..x", "root.a.{b", "root.a.b}", "root.a.{}", "root.a. b"])

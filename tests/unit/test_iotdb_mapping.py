@@ -21,6 +21,7 @@ from vnode_backfill.errors import ConfigError
 from vnode_backfill.sinks.iotdb_mapping import PointMapping
 from vnode_backfill.sinks.iotdb_paths import DeviceTemplate, path_of, split_path
 from vnode_backfill.sinks.iotdb_tablets import calls
+from vnode_backfill.sinks.iotdb_tags import Tag, TagNaming
 from vnode_backfill.sinks.iotdb_values import (
     Precision,
     as_text,
@@ -66,8 +67,8 @@ def table(*rows: Row, definition: TableDefinition = READINGS) -> pa.Table:
 @given(st.lists(st.text(max_size=6), min_size=2, max_size=2))
 def test_any_texts_make_a_path_that_gives_them_back(values: list[str]) -> None:
     template = DeviceTemplate.parse("root.plant.{a}.x{b}y.fixed")
-    nodes = split_path(template.path(values))
-    assert template.values_of(nodes) == {"a": values[0], "b": values[1]}
+    nodes = split_path(template.device(values))
+    assert template.values_of(path_of(nodes)) == {"a": values[0], "b": values[1]}
     assert split_path(path_of(nodes)) == nodes
     assert not {"time", "timestamp", "root"} & {node.casefold() for node in nodes[1:]}
     assert not {"\t", "\n"} & set("".join(nodes))
@@ -76,15 +77,63 @@ def test_any_texts_make_a_path_that_gives_them_back(values: list[str]) -> None:
 @pytest.mark.parametrize("value", ["time", "TIMESTAMP", "Root", "%74ime", "a.b", "`", "*", "", "1", "\t\n%", "a``b"])
 def test_texts_that_a_server_would_misread_are_told_apart(value: str) -> None:
     template = DeviceTemplate.parse("root.plant.{a}")
-    assert template.values_of(split_path(template.path([value]))) == {"a": value}
+    assert template.values_of(template.device([value])) == {"a": value}
+
+
+TAGS = TagNaming("plant", "reading", (Tag("region", "Region"), Tag('odd "name"', "b")))
+
+
+@given(
+    st.lists(st.none() | st.text(max_size=6) | st.sampled_from(["'", "''", "' AND ", "NULL"]), min_size=2, max_size=2)
+)
+def test_any_tags_make_a_condition_that_gives_them_back(values: list[str | None]) -> None:
+    assert TAGS.values_of(TAGS.device(values)) == {"Region": values[0], "b": values[1]}
+
+
+def test_tags_are_told_apart_by_their_condition() -> None:
+    assert TAGS.device(["it's", None]) == """"region" = 'it''s' AND "odd ""name\""" IS NULL"""
+    assert TAGS.device(["", "NULL"]) != TAGS.device([None, None])
+    assert TAGS.values_of("\"region\" = 'x'") is None
+
+
+def test_a_table_has_lower_names_its_tags_and_the_rest_as_fields() -> None:
+    made = mapping(
+        device=None, model="table", database="Plant", tags=["sensor", "region"], rename={"temp": "T", "region": "Area"}
+    )
+    assert isinstance(made.naming, TagNaming)
+    assert (made.naming.database, made.naming.table) == ("plant", READINGS.table)
+    assert [tag.name for tag in made.naming.tags] == ["sensor", "area"]
+    assert [each.name for each in made.measurements] == ["id", "t", "note"]
+    points, rejections = made.points(table((1, None, 7, AT, None, "x"), (2, "eu", None, AT, None, "y")))
+    assert points.devices == (
+        '"sensor" = \'7\' AND "area" IS NULL',
+        '"sensor" IS NULL AND "area" = \'eu\'',
+    )
+    assert rejections == ()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path"),
+    [
+        ({"tags": ["nowhere"]}, "sink.iotdb.tags: "),
+        ({"rename": {"temp": "Time"}}, "sink.iotdb.rename: the server accepts no column called 'time'"),
+        ({"rename": {"temp": "NOTE"}}, "sink.iotdb.rename: two columns of the table would be called 'note'"),
+        ({"rename": {"temp": "Region"}}, "sink.iotdb.rename: two columns of the table would be called 'region'"),
+        ({"rename": {"region": "Note"}}, "sink.iotdb.rename: two columns of the table would be called 'note'"),
+    ],
+)
+def test_a_table_model_that_does_not_fit_the_table_names_its_path(overrides: dict[str, object], path: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        mapping(**{"device": None, "model": "table", "database": "d", "tags": ["region", "sensor"], **overrides})
+    assert raised.value.message.startswith(path)
 
 
 def test_devices_of_other_templates_are_not_taken_for_this_ones() -> None:
     template = DeviceTemplate.parse("root.plant.{region}.s{sensor}")
     assert template.pattern == "root.`plant`.*.*"
-    assert template.values_of(("root", "plant", "eu", "t1")) is None
-    assert template.values_of(("root", "other", "eu", "s1")) is None
-    assert template.values_of(("root", "plant", "eu")) is None
+    assert template.values_of("root.plant.eu.t1") is None
+    assert template.values_of("root.other.eu.s1") is None
+    assert template.values_of("root.plant.eu") is None
     assert template.told == {"region", "sensor"}
     assert DeviceTemplate.parse("root.plant.{a}{b}.{c}").told == {"c"}
 
@@ -127,8 +176,11 @@ def test_keys_come_back_from_points(overrides: dict[str, object]) -> None:
     made = mapping(READINGS, US, **overrides)
     rows = table(*((n, "e.u", n % 2, AT, None, None) for n in (5, -(2**63), 7)))
     points, _ = made.points(rows)
-    nodes = [split_path(path) for path in points.devices]
-    assert made.keys(made.stored_keys(nodes, points.device, points.times, points.values)) == [(5,), (-(2**63),), (7,)]
+    assert made.keys(made.stored_keys(points.devices, points.device, points.times, points.values)) == [
+        (5,),
+        (-(2**63),),
+        (7,),
+    ]
 
 
 def test_keys_that_the_slot_tells_come_back_from_it() -> None:
@@ -136,7 +188,7 @@ def test_keys_that_the_slot_tells_come_back_from_it() -> None:
     made = mapping(definition, US, device="root.p.{day}.x{raw}")
     key = (date(1000, 1, 1), b"\0\xff", datetime(2001, 2, 3, 4, 5, 6, 7, UTC))
     points, _ = made.points(table((*key, 1), definition=definition))
-    back = made.stored_keys([split_path(points.devices[0])], points.device, points.times, points.values)
+    back = made.stored_keys(points.devices, points.device, points.times, points.values)
     assert tuple(back.to_pylist()[0].values()) == key
 
 

@@ -15,6 +15,7 @@ changed by every change applied so far; repeating any call of epoch N leaves the
     claim slots → write points → … all tasks …  → undo lost, settle, clear replaced → dead letters → commit receipts
     a crash before the commit: the epoch is repeated, its claims say what the lost attempt may have written
 
+The points lie in the server's tree of series or in one of its tables (`iotdb_store`); nothing above depends on which.
 The server should run with `wal_mode=SYNC`: with ASYNC, its default, a killed server loses points it had acknowledged.
 """
 
@@ -43,19 +44,11 @@ from vnode_backfill.sinks.delta_keys import extremes
 from vnode_backfill.sinks.delta_target import overtaken_is_retryable
 from vnode_backfill.sinks.iotdb_claims import REJECTED_SCHEMA, ClaimStore, Clash, rejected_rows
 from vnode_backfill.sinks.iotdb_mapping import KEY_MEASUREMENT, PointMapping
-from vnode_backfill.sinks.iotdb_paths import Nodes, path_of, quoted, split_path
-from vnode_backfill.sinks.iotdb_session import IotdbAddress, IotdbSession, Series
-from vnode_backfill.sinks.iotdb_settlement import DuplicateReport, Settlement, SourceRows, scan, stored_points
+from vnode_backfill.sinks.iotdb_session import IotdbAddress, IotdbSession
+from vnode_backfill.sinks.iotdb_settlement import DuplicateReport, Settlement, SourceRows, stored_points
+from vnode_backfill.sinks.iotdb_store import LeaseCheck, PointStore, WriterSettings, no_lease
 from vnode_backfill.sinks.iotdb_window import slot_changes, window_of
-from vnode_backfill.sinks.iotdb_writing import (
-    IotdbRangeWriter,
-    LeaseCheck,
-    PointWriter,
-    WriterSettings,
-    no_lease,
-    refuse_unless,
-    type_conflict,
-)
+from vnode_backfill.sinks.iotdb_writing import IotdbRangeWriter, PointWriter, open_store, refuse_unless
 from vnode_backfill.vnode import Key
 
 Item = TypeVar("Item")
@@ -69,13 +62,13 @@ IN_TASKS_CHANGES = 50_000
 
 
 class Existing(StrEnum):
-    """What becomes of points that the devices of the template hold when a job sees them for the first time."""
+    """What becomes of points that the devices of the mapping hold when a job sees them for the first time."""
 
     REFUSE = "refuse"
     KEEP = "keep"
     """They count as written by this job: it goes on where another one ended."""
     REPLACE = "replace"
-    """The series are removed."""
+    """The series, or the table, are removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +99,6 @@ class IotdbSink:
         self._job_id = job_id
         self.storage = Storage.of(options.receipts_path, options.storage_options)
         self._log = DeltaLog(self.storage, job_id, "the table of receipts", options.generation)
-        self._session = IotdbSession(address_of(config, options.password))
         self.duplicates = DuplicateReport()
 
     @property
@@ -116,18 +108,21 @@ class IotdbSink:
     @cached_property
     def mapping(self) -> PointMapping:
         """Asks the server for its precision, once."""
-        return PointMapping.of(self._config, self._definition, self._session.precision(), self._options.key_measurement)
+        return mapping_of(self._config, self._definition, self._options.password, self._options.key_measurement)
 
     def prepare(self) -> None:
         """Make the target ready, or refuse it: for its series' types, or because it holds points of somebody else."""
-        self._create_database()
         _create(self._log, pa.schema({"epoch": pa.int64()}), self._options.retention)
         if self._dead_letters is not None:
             _create(self._dead_letters, _dead_letter_schema(), self._options.retention)
-        series: Sequence[Series] = existing_series(self._session, self.mapping)
-        if not self._log.landed(self._log.open(), _PREPARE, _ONCE):
-            series = self._take(series)
-        check_series(self.mapping, series)
+        store = self._writer.store
+        new = not self._log.landed(self._log.open(), _PREPARE, _ONCE)
+        if new and self._options.existing is Existing.REPLACE:
+            store.clear()
+        store.check()
+        if new and self._options.existing is Existing.REFUSE:
+            _refuse_points(store, self.mapping)
+        store.make()
         self._commit(self._log, _PREPARE, _ONCE)
         with overtaken_is_retryable():
             self._log.fence(self._log.open())
@@ -159,7 +154,7 @@ class IotdbSink:
         new = [kind for kind in given if held[kind] is None and given[kind]]
         if new:
             if _REPLACE in new:
-                stored = scan(settlement.writer, self.mapping.measurements)
+                stored = self._writer.store.scan(self.mapping.measurements)
                 settlement.clear_replaced(replaced, plan, weights, stored)
             settlement.settle_reads(epoch, files)
             self._keep_rejected(_REJECTED_READS, epoch, self._claims.rejected(files))
@@ -188,21 +183,18 @@ class IotdbSink:
         """Reads every slot that the target holds."""
         parts = self._definition.key_parts
         keys: list[Key] = []
-        for block in scan(self._writer, self.mapping.owner or self.mapping.measurements):
+        for block in self._writer.store.scan(self.mapping.owner or self.mapping.measurements):
             rows = stored_points(self.mapping, block).rows
             keys.extend(extremes(parts, [rows.column(name).combine_chunks() for name in self._definition.key], weights))
         return keys
 
     def close(self) -> None:
-        self._session.close()
+        if "_writer" in vars(self):
+            self._writer.store.close()
 
     @cached_property
     def _settings(self) -> WriterSettings:
-        config = self._config
-        return WriterSettings(
-            address_of(config, self._options.password), self.mapping, config.aligned, config.tablet_rows,
-            config.dead_letter is not None, self._options.lease,
-        )  # fmt: skip
+        return settings_of(self._config, self.mapping, self._options.password, self._options.lease)
 
     @cached_property
     def _claims(self) -> ClaimStore:
@@ -210,7 +202,7 @@ class IotdbSink:
 
     @cached_property
     def _writer(self) -> PointWriter:
-        return PointWriter(self._settings, self._session)
+        return PointWriter(self._settings)
 
     @property
     def _settlement(self) -> Settlement:
@@ -228,23 +220,6 @@ class IotdbSink:
     def _held(self, table: DeltaTable, kind: str, epoch: Epoch) -> tuple[ReadReceipt, ...] | None:
         note = self._log.note(table, kind, epoch)
         return None if note is None else receipts_from_json(note)
-
-    def _create_database(self) -> None:
-        """Nothing is done if the template lies in a database already, or databases lie below its first node."""
-        wanted = ("root", self.mapping.template.database or "")
-        there = [split_path(row[0] or "") for row in self._session.ask("SHOW DATABASES")]
-        if not any(database[: len(wanted)] == wanted for database in there):
-            self._session.execute(f"CREATE DATABASE root.{quoted(wanted[1])}")
-
-    def _take(self, series: Sequence[Series]) -> Sequence[Series]:
-        devices = sorted({each.device for each in series})
-        if self._options.existing is Existing.REPLACE and series:
-            for device in devices:
-                self._session.delete_series(f"{path_of(device)}.*")
-            return ()
-        if self._options.existing is Existing.REFUSE:
-            _refuse_points(self._session, self.mapping, devices)
-        return series
 
     def _keep_rejected(self, kind: str, epoch: Epoch, rejected: pa.Table) -> None:
         if not rejected.num_rows or self._dead_letters is None:
@@ -287,42 +262,43 @@ def address_of(config: IotdbSinkConfig, password: str) -> IotdbAddress:
     return IotdbAddress(config.host, config.port, config.user, password, config.timeout.total_seconds())
 
 
-def existing_series(session: IotdbSession, mapping: PointMapping) -> list[Series]:
-    """The series of devices that the template can make."""
-    found = session.series(f"{mapping.template.pattern}.*")
-    return [each for each in found if mapping.template.values_of(each.device) is not None]
-
-
-def refuse_foreign_points(config: IotdbSinkConfig, definition: TableDefinition, password: str) -> None:
-    """Raise if devices of the template hold points, as a job would that has written none of them; writes nothing."""
+def mapping_of(
+    config: IotdbSinkConfig, definition: TableDefinition, password: str, key_measurement: str = KEY_MEASUREMENT
+) -> PointMapping:
+    """How rows become points of this server, which is asked for its precision."""
     session = IotdbSession(address_of(config, password))
     try:
-        mapping = PointMapping.of(config, definition, session.precision())
-        _refuse_points(session, mapping, sorted({each.device for each in existing_series(session, mapping)}))
+        return PointMapping.of(config, definition, session.precision(), key_measurement)
     finally:
         session.close()
 
 
-def _refuse_points(session: IotdbSession, mapping: PointMapping, devices: Sequence[Nodes]) -> None:
-    held = [path_of(device) for device in devices if session.has_points(path_of(device))]
+def settings_of(
+    config: IotdbSinkConfig, mapping: PointMapping, password: str, lease: LeaseCheck = no_lease
+) -> WriterSettings:
+    return WriterSettings(
+        address_of(config, password), mapping, config.aligned, config.tablet_rows, config.dead_letter is not None, lease
+    )
+
+
+def refuse_foreign_points(config: IotdbSinkConfig, definition: TableDefinition, password: str) -> None:
+    """Raise if devices of the mapping hold points, as a job would that has written none of them; writes nothing."""
+    mapping = mapping_of(config, definition, password)
+    store = open_store(settings_of(config, mapping, password))
+    try:
+        _refuse_points(store, mapping)
+    finally:
+        store.close()
+
+
+def _refuse_points(store: PointStore, mapping: PointMapping) -> None:
+    held = store.held()
     if held:
         raise SinkError(
-            f"{mapping.template.text} matches devices with points that this job did not write",
-            detail=f"{len(held)} devices, {', '.join(held[:5])} among them.",
-            hint="Choose another path, or set `sink.iotdb.replace: true` to have their series removed.",
+            f"{mapping.naming.text} matches devices with points that this job did not write",
+            detail=f"{', '.join(held[:5])} {'hold' if len(held) > 1 else 'holds'} some.",
+            hint="Choose another place, or set `sink.iotdb.replace: true` to have what is there removed.",
         )
-
-
-def check_series(mapping: PointMapping, series: Sequence[Series]) -> None:
-    """Refuse series of the measurements' names that have other types."""
-    wanted = {each.name: each.kind for each in mapping.measurements}
-    wrong = [
-        (path_of((*each.device, each.measurement)), str(wanted[each.measurement]), each.kind)
-        for each in series
-        if each.measurement in wanted and each.kind != wanted[each.measurement]
-    ]
-    if wrong:
-        raise type_conflict(wrong)
 
 
 def _in_driver(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
@@ -342,6 +318,7 @@ def _empty_left(settings: WriterSettings, claims: ClaimStore, epoch: Epoch, part
         claims.claim(epoch, "merge", found.kept)
     writer = PointWriter(settings)
     writer.remove(found.left)
+    # What goes with the cells is written by the second step, which writes all of `kept`.
     writer.remove_cells(found.kept, found.cells)
     return Outcome(None, REJECTED_SCHEMA.empty_table())
 

@@ -29,11 +29,10 @@ import pyarrow.compute as pc
 
 from vnode_backfill.config_iotdb import Duplicates
 from vnode_backfill.sinks.iotdb_mapping import PointMapping, Points
-from vnode_backfill.sinks.iotdb_paths import path_of
 from vnode_backfill.sinks.iotdb_session import StoredPoints
-from vnode_backfill.sinks.iotdb_settlement import scan
+from vnode_backfill.sinks.iotdb_store import WriterSettings
 from vnode_backfill.sinks.iotdb_values import Bools, Ints
-from vnode_backfill.sinks.iotdb_writing import PointWriter, WriterSettings, matching, questions, when
+from vnode_backfill.sinks.iotdb_writing import PointWriter, matching, questions
 
 Cell = bool | int | float | str | bytes | None
 
@@ -87,7 +86,7 @@ def compare_points(
     limit: int = 100,
     duplicates: Duplicates = Duplicates.ERROR,
 ) -> PointComparison:
-    """Compare all rows of the source, given in pieces, with all points of the template's devices; changes neither."""
+    """Compare all rows of the source, given in pieces, with all points of the mapping's devices; changes neither."""
     writer = PointWriter(settings)
     result = PointComparison(limit)
     known, holding = _Slots(), _Slots()
@@ -161,12 +160,12 @@ class _Displaced:
 
 
 def _compare_piece(writer: PointWriter, points: Points, result: PointComparison, holding: _Slots) -> list[_Displaced]:
-    wanted = [(each.name, each.kind) for each in writer.mapping.measurements]
+    measurements = writer.mapping.measurements
     seen = np.zeros(len(points), dtype=np.bool_)
     displaced: list[_Displaced] = []
     for start, stop in questions(points):
         devices = [points.devices[n] for n in np.unique(points.device[start:stop])]
-        for block in writer.session.points(devices, wanted, when(points.times[start:stop])):
+        for block in writer.store.points(devices, measurements, points.times[start:stop]):
             place, found = matching(points, block)
             seen[place] = True
             other = np.zeros(len(place), dtype=np.bool_)
@@ -176,8 +175,8 @@ def _compare_piece(writer: PointWriter, points: Points, result: PointComparison,
             holding.add(points, place[~other])
             _compare_cells(points, place[~other], block, found[~other], result)
     filled = np.zeros(len(points), dtype=np.bool_)
-    for name, _ in wanted:
-        filled |= points.values.column(name).is_valid().to_numpy()
+    for each in measurements:
+        filled |= points.values.column(each.name).is_valid().to_numpy()
     for number in np.flatnonzero(filled & ~seen):
         result.missing += 1
         result.note(PointDifference(PointDifferenceKind.MISSING, *_slot(points, int(number))))
@@ -225,10 +224,10 @@ def _unequal(mine: pa.Array, theirs: pa.Array) -> Bools:
 
 
 def _find_extra(writer: PointWriter, known: _Slots, result: PointComparison) -> None:
-    for block in scan(writer, writer.mapping.measurements):
+    for block in writer.store.scan(writer.mapping.measurements):
         result.points += len(block.times)
-        for number, nodes in enumerate(block.devices):
-            device, times = path_of(nodes), block.times[block.device == number]
+        for number, device in enumerate(block.devices):
+            times = block.times[block.device == number]
             for at in times[~known.has(device, times)]:
                 result.extra += 1
                 result.note(PointDifference(PointDifferenceKind.EXTRA, device, int(at)))

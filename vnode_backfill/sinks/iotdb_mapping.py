@@ -20,18 +20,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from vnode_backfill.columns import Kind, TableDefinition
 from vnode_backfill.config_iotdb import IotdbSinkConfig, IotdbType, TimeUnit
 from vnode_backfill.errors import ConfigError
 from vnode_backfill.keys import key_from_text, key_to_text
-from vnode_backfill.sinks.iotdb_paths import DeviceTemplate, Nodes
+from vnode_backfill.sinks.iotdb_paths import DeviceTemplate
+from vnode_backfill.sinks.iotdb_tags import TagNaming
 from vnode_backfill.sinks.iotdb_values import (
-    WIRE_TYPES,
     Bools,
     Converted,
     Ints,
@@ -51,6 +53,38 @@ from vnode_backfill.vnode import Key, keys_of
 KEY_MEASUREMENT = "_key"
 _REFUSED_NAMES = {"time", "timestamp", ""}
 _LOWEST = -(2**63)
+
+
+class DeviceNaming(Protocol):
+    """How devices are named; a name is a text that one device only has, in the server's own spelling."""
+
+    @property
+    def text(self) -> str:
+        """What a person is told of it."""
+        ...
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the source that make a device."""
+        ...
+
+    @property
+    def told(self) -> frozenset[str]:
+        """Those of them whose values the name tells."""
+        ...
+
+    @property
+    def takes_null(self) -> bool:
+        """Whether NULL is a value like others; else such rows are rejected."""
+        ...
+
+    def device(self, values: Sequence[str | None]) -> str:
+        """The name for a row whose `columns` have these texts."""
+        ...
+
+    def values_of(self, device: str) -> Mapping[str, str | None] | None:
+        """The texts of the `told` columns; None for a device that has no such name."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +143,7 @@ class PointMapping:
     """How rows of one table become points of one server. Can be pickled."""
 
     definition: TableDefinition
-    template: DeviceTemplate
+    naming: DeviceNaming
     time: str
     unit: TimeUnit
     precision: Precision
@@ -126,15 +160,15 @@ class PointMapping:
         key_measurement: str = KEY_MEASUREMENT,
     ) -> PointMapping:
         """Raises ConfigError with the YAML path of whatever does not fit the table."""
-        template = DeviceTemplate.parse(config.device)
-        _check_columns(config, definition, template)
-        measurements = tuple(_measurements(config, definition, template))
-        owner = _owner(definition, template, config.time.column, measurements, key_measurement)
+        naming = _naming(config, definition)
+        _check_columns(config, definition, naming)
+        measurements = tuple(_measurements(config, definition, naming))
+        owner = _owner(definition, naming, config.time.column, measurements, key_measurement)
         if any(each.column is None for each in owner):
             measurements = (*measurements, *owner)
-        _check_names(measurements)
+        _check_names(measurements, naming)
         return cls(
-            definition, template, config.time.column, config.time.unit or TimeUnit.MICROSECONDS, precision,
+            definition, naming, config.time.column, config.time.unit or TimeUnit.MICROSECONDS, precision,
             measurements, owner,
         )  # fmt: skip
 
@@ -143,8 +177,8 @@ class PointMapping:
         rows = self._canonical(rows)
         judged = _Judged(rows)
         times = judged.column(self.time, self._times(_array(rows, self.time)), demanded=True)
-        for name in self.template.columns:
-            judged.column(name, Converted(_array(rows, name)), demanded=True)
+        for name in self.naming.columns:
+            judged.column(name, self._nameable(_array(rows, name)), demanded=not self.naming.takes_null)
         values = {
             each.name: judged.column(
                 each.column, converted(_array(rows, each.column), each.kind, self.precision), demanded=False
@@ -162,6 +196,14 @@ class PointMapping:
         table = pa.table({each.name: values[each.name] for each in self.measurements})
         return Points(devices, device, times.to_numpy(), table, rows), judged.rejections
 
+    def _nameable(self, values: pa.Array) -> Converted:
+        if not isinstance(self.naming, TagNaming) or not pa.types.is_string(values.type):
+            return Converted(values)
+        cut = pc.fill_null(pc.ends_with(values, "\0"), fill_value=False).to_numpy(zero_copy_only=False)
+        return Converted(
+            values, cut if cut.any() else None, "ends with a NUL character, which is cut off a tag when it is read"
+        )
+
     def _canonical(self, rows: pa.Table) -> pa.Table:
         """The columns of the source in their own types: a merge widens text."""
         schema = pa.schema([field.with_nullable(True) for field in self.definition.arrow_schema])
@@ -172,7 +214,7 @@ class PointMapping:
         columns = [_array(rows, name) for name in self.definition.key]
         return keys_of(self.definition.key_parts, columns)
 
-    def stored_keys(self, devices: Sequence[Nodes], device: Ints, times: Ints, owner: pa.Table) -> pa.Table:
+    def stored_keys(self, devices: Sequence[str], device: Ints, times: Ints, owner: pa.Table) -> pa.Table:
         """The key columns of stored slots, whose `owner` measurements were read back. The inverse of `points`."""
         if any(each.column is None for each in self.owner):
             keys = [key_from_text(text) for text in owner.column(self.owner[0].name).to_pylist()]
@@ -195,8 +237,8 @@ class PointMapping:
                 arrays.append(self._told(name, kind, devices).take(pa.array(device)))
         return pa.table(arrays, names=list(self.definition.key))
 
-    def _told(self, name: str, kind: pa.DataType, devices: Sequence[Nodes]) -> pa.Array:
-        values = [self.template.values_of(nodes) or {} for nodes in devices]
+    def _told(self, name: str, kind: pa.DataType, devices: Sequence[str]) -> pa.Array:
+        values = [self.naming.values_of(device) or {} for device in devices]
         return from_text(pa.array([found[name] for found in values], pa.string()), kind)
 
     def _times(self, values: pa.Array) -> Converted:
@@ -205,20 +247,20 @@ class PointMapping:
     def _devices(self, rows: pa.Table) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
         """Each device once, and the number of each row's. Only distinct values become text."""
         codes = np.zeros(rows.num_rows, dtype=np.int64)
-        for number, name in enumerate(self.template.columns):
-            column = _array(rows, name).dictionary_encode()
+        for number, name in enumerate(self.naming.columns):
+            column = _array(rows, name).dictionary_encode(null_encoding="encode")
             codes = codes * max(len(column.dictionary), 1) + column.indices.to_numpy()
             if number:
                 codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
         first = np.empty(int(codes.max(initial=-1)) + 1, dtype=np.int64)
         # Of a place that is assigned several times the last one counts: backwards, the first row.
         first[codes[::-1]] = np.arange(len(codes))[::-1]
-        distinct = rows.select(self.template.columns).take(pa.array(first))
-        texts = [as_text(_array(distinct, name)).to_pylist() for name in self.template.columns]
-        paths = (
-            [self.template.path(values) for values in zip(*texts, strict=True)] if texts else [self.template.path(())]
+        distinct = rows.select(self.naming.columns).take(pa.array(first))
+        texts = [as_text(_array(distinct, name)).to_pylist() for name in self.naming.columns]
+        names = (
+            [self.naming.device(values) for values in zip(*texts, strict=True)] if texts else [self.naming.device(())]
         )
-        return _merged(codes, paths)
+        return _merged(codes, names)
 
 
 def _merged(device: npt.NDArray[np.int64], paths: list[str]) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
@@ -266,10 +308,23 @@ def _array(rows: pa.Table, name: str) -> pa.Array:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
-def _check_columns(config: IotdbSinkConfig, definition: TableDefinition, template: DeviceTemplate) -> None:
+def _naming(config: IotdbSinkConfig, definition: TableDefinition) -> DeviceNaming:
+    if config.device is None:
+        return TagNaming.of(config, definition.table)
+    template = DeviceTemplate.parse(config.device)
+    if template.database is None:
+        raise ConfigError(
+            f"sink.iotdb.device: the node after root names the database; in {template.text} it must be fixed text of "
+            "letters, digits and _"
+        )
+    return template
+
+
+def _check_columns(config: IotdbSinkConfig, definition: TableDefinition, naming: DeviceNaming) -> None:
     known = {column.name for column in definition.columns}
+    device = "tags" if config.device is None else "device"
     named: Mapping[str, Sequence[str]] = {
-        "device": template.columns,
+        device: naming.columns,
         "time.column": (config.time.column,),
         "include": config.include,
         "exclude": config.exclude,
@@ -284,14 +339,9 @@ def _check_columns(config: IotdbSinkConfig, definition: TableDefinition, templat
                 detail=f"Its columns are {', '.join(sorted(known))}.",
             )
     _check_time(config, definition)
-    if template.database is None:
-        raise ConfigError(
-            f"sink.iotdb.device: the node after root names the database; in {template.text} it must be fixed text of "
-            "letters, digits and _"
-        )
-    inexact = [n for n in template.columns if pa.types.is_floating(definition.column(n).arrow_type)]
+    inexact = [n for n in naming.columns if pa.types.is_floating(definition.column(n).arrow_type)]
     if inexact:
-        raise ConfigError(f"sink.iotdb.device: a device cannot be named by the floating-point column {inexact[0]}")
+        raise ConfigError(f"sink.iotdb.{device}: a device cannot be named by the floating-point column {inexact[0]}")
 
 
 def _check_time(config: IotdbSinkConfig, definition: TableDefinition) -> None:
@@ -306,9 +356,9 @@ def _check_time(config: IotdbSinkConfig, definition: TableDefinition) -> None:
         raise ConfigError(f"sink.iotdb.time.unit: {wanted} for the column {column.name} of type {column.type_name}")
 
 
-def _measurements(config: IotdbSinkConfig, definition: TableDefinition, template: DeviceTemplate) -> list[Measurement]:
+def _measurements(config: IotdbSinkConfig, definition: TableDefinition, naming: DeviceNaming) -> list[Measurement]:
     """Every column that makes no device and no time, or exactly those included."""
-    taken = {*template.columns, config.time.column}
+    taken = {*naming.columns, config.time.column}
     found = []
     for column in definition.columns:
         included = column.name in config.include if config.include else column.name not in taken
@@ -320,23 +370,24 @@ def _measurements(config: IotdbSinkConfig, definition: TableDefinition, template
             raise ConfigError(
                 f"sink.iotdb.types.{column.name}: {column.type_name} cannot be {kind}; must be one of {allowed}"
             )
-        found.append(Measurement(config.rename.get(column.name, column.name), kind, column.name))
+        name = config.rename.get(column.name, column.name)
+        found.append(Measurement(name.lower() if isinstance(naming, TagNaming) else name, kind, column.name))
     if not found:
         raise ConfigError(
             "sink.iotdb: no column is left to be a measurement",
-            hint="Name one in `sink.iotdb.include`; it may be one that makes the device or the time.",
+            hint="Name one in `sink.iotdb.include`; it may be one that makes the device path or the time.",
         )
     return found
 
 
 def _owner(
     definition: TableDefinition,
-    template: DeviceTemplate,
+    naming: DeviceNaming,
     time: str,
     measurements: Sequence[Measurement],
     key_measurement: str,
 ) -> tuple[Measurement, ...]:
-    untold = [name for name in definition.key if name not in template.told and name != time]
+    untold = [name for name in definition.key if name not in naming.told and name != time]
     by_column = {each.column: each for each in measurements}
     carried = [
         by_column[name]
@@ -348,18 +399,37 @@ def _owner(
     return (Measurement(key_measurement, IotdbType.TEXT, None),)
 
 
-def _check_names(measurements: Sequence[Measurement]) -> None:
+def _check_names(measurements: Sequence[Measurement], naming: DeviceNaming) -> None:
+    if isinstance(naming, TagNaming):
+        _check_table_names(
+            [*((tag.name, tag.column) for tag in naming.tags), *((m.name, m.column) for m in measurements)]
+        )
+        return
     names = [each.name for each in measurements]
     for each in measurements:
         if each.name.casefold() in _REFUSED_NAMES or set(each.name) & {"\t", "\n"}:
-            raise ConfigError(
-                f"sink.iotdb.rename: the server accepts no measurement called {each.name!r}",
-                hint=f"Give it another name: `rename: {{{each.column}: {each.column}_}}`.",
-            )
+            raise _refused_name("measurement", each.name, each.column)
         if names.count(each.name) > 1:
             raise ConfigError(f"sink.iotdb.rename: two measurements would be called {each.name!r}")
 
 
-def empty_values(measurements: Sequence[Measurement]) -> pa.Table:
-    """No points of these measurements."""
-    return pa.table({each.name: pa.array([], WIRE_TYPES[each.kind]) for each in measurements})
+def _check_table_names(names: Sequence[tuple[str, str | None]]) -> None:
+    """Names in lower case with their columns."""
+    taken: dict[str, str | None] = {}
+    for name, column in names:
+        if name in ("time", ""):
+            raise _refused_name("column", name, column)
+        if name in taken:
+            raise ConfigError(
+                f"sink.iotdb.rename: two columns of the table would be called {name!r}",
+                detail=f"They are made of {taken[name] or 'the key'} and {column or 'the key'}; the server folds names to lower case.",
+                hint=f"Give one another name: `rename: {{{column or taken[name]}: {name}_}}`.",
+            )
+        taken[name] = column
+
+
+def _refused_name(what: str, name: str, column: str | None) -> ConfigError:
+    return ConfigError(
+        f"sink.iotdb.rename: the server accepts no {what} called {name!r}",
+        hint=f"Give it another name: `rename: {{{column}: {column}_}}`.",
+    )

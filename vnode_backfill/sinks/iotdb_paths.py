@@ -67,6 +67,8 @@ class Part:
 class DeviceTemplate:
     """A device path with columns in it; `nodes` are those after `root`."""
 
+    takes_null = False
+
     text: str
     nodes: tuple[tuple[Part, ...], ...]
 
@@ -105,17 +107,18 @@ class DeviceTemplate:
         name = "".join(part.text for part in first)
         return name if not any(part.is_column for part in first) and _DATABASE.fullmatch(name) else None
 
-    def path(self, values: Sequence[str]) -> str:
-        """The device of a row whose `columns` have these texts."""
-        by_name = dict(zip(self.columns, values, strict=True))
+    def device(self, values: Sequence[str | None]) -> str:
+        """The path of the device of a row whose `columns` have these texts."""
+        by_name = {name: value or "" for name, value in zip(self.columns, values, strict=True)}
         nodes = ("".join(escaped(by_name[p.text]) if p.is_column else p.text for p in node) for node in self.nodes)
         return path_of(("root", *map(_not_refused, nodes)))
 
-    def values_of(self, nodes: Nodes) -> dict[str, str] | None:
+    def values_of(self, device: str) -> dict[str, str | None] | None:
         """The texts of `told` columns in a device's path, or None if it is no device of this template."""
+        nodes = split_path(device)
         if len(nodes) != len(self.nodes) + 1:
             return None
-        values: dict[str, str] = {}
+        values: dict[str, str | None] = {}
         for node, parts in zip(nodes[1:], self.nodes, strict=True):
             wanted = "".join("(.*)" if part.is_column else re.escape(part.text) for part in parts)
             found = re.fullmatch(wanted, _restored(node), re.DOTALL)

@@ -13,10 +13,12 @@ from enum import StrEnum
 from vnode_backfill.columns import Kind, TableDefinition
 from vnode_backfill.config_iotdb import Duplicates, IotdbSinkConfig
 from vnode_backfill.errors import ConfigError, SinkError
-from vnode_backfill.sinks.iotdb import address_of, check_series, existing_series
+from vnode_backfill.sinks.iotdb import address_of, settings_of
 from vnode_backfill.sinks.iotdb_mapping import PointMapping
 from vnode_backfill.sinks.iotdb_session import IotdbSession
+from vnode_backfill.sinks.iotdb_tags import TagNaming
 from vnode_backfill.sinks.iotdb_values import Precision
+from vnode_backfill.sinks.iotdb_writing import open_store
 
 _DIGITS = {Precision.MILLISECONDS: 3, Precision.MICROSECONDS: 6, Precision.NANOSECONDS: 9}
 _WAL_MODE, _WAL_DEFAULT, _WAL_SAFE = "wal_mode", "ASYNC", "SYNC"
@@ -45,7 +47,7 @@ def inspect_iotdb(config: IotdbSinkConfig, definition: TableDefinition, password
     """Ask the server and judge. A server that cannot be reached is a finding too."""
     session = IotdbSession(address_of(config, password))
     try:
-        return tuple(_inspect(session, config, definition))
+        return tuple(_inspect(session, config, definition, password))
     except SinkError as error:
         fact = f"{error.message}: {error.detail}"
         return (TargetFinding(Level.REFUSED, "iotdb.server", fact, error.hint or "correct sink.iotdb and try again"),)
@@ -53,7 +55,9 @@ def inspect_iotdb(config: IotdbSinkConfig, definition: TableDefinition, password
         session.close()
 
 
-def _inspect(session: IotdbSession, config: IotdbSinkConfig, definition: TableDefinition) -> Iterator[TargetFinding]:
+def _inspect(
+    session: IotdbSession, config: IotdbSinkConfig, definition: TableDefinition, password: str
+) -> Iterator[TargetFinding]:
     version = (session.ask("SHOW VERSION") or [("unknown",)])[0][0]
     yield TargetFinding(Level.OK, "iotdb.server", f"IoTDB {version} answers at {config.host}:{config.port}")
     yield _wal_mode(session)
@@ -66,8 +70,8 @@ def _inspect(session: IotdbSession, config: IotdbSinkConfig, definition: TableDe
     yield _shown(mapping)
     yield from _times(mapping)
     yield _identity(mapping, config)
-    yield _types(session, mapping)
-    yield _alignment(config)
+    yield _types(config, mapping, password)
+    yield _alignment(config, mapping)
 
 
 def _wal_mode(session: IotdbSession) -> TargetFinding:
@@ -95,9 +99,7 @@ def _wal_mode(session: IotdbSession) -> TargetFinding:
 
 def _shown(mapping: PointMapping) -> TargetFinding:
     names = ", ".join(f"{each.name} {each.kind.upper()}" for each in mapping.measurements)
-    return TargetFinding(
-        Level.OK, "iotdb.mapping", f"rows become {mapping.template.text} at {mapping.time} with {names}"
-    )
+    return TargetFinding(Level.OK, "iotdb.mapping", f"rows become {mapping.naming.text} at {mapping.time} with {names}")
 
 
 def _times(mapping: PointMapping) -> Iterator[TargetFinding]:
@@ -124,18 +126,21 @@ def _identity(mapping: PointMapping, config: IotdbSinkConfig) -> TargetFinding:
     return TargetFinding(Level.OK, "iotdb.identity", fact)
 
 
-def _types(session: IotdbSession, mapping: PointMapping) -> TargetFinding:
-    series = existing_series(session, mapping)
+def _types(config: IotdbSinkConfig, mapping: PointMapping, password: str) -> TargetFinding:
+    store = open_store(settings_of(config, mapping, password))
     try:
-        check_series(mapping, series)
+        return TargetFinding(Level.OK, "iotdb.types", store.check())
     except SinkError as error:
+        if error.retryable:
+            raise
         return TargetFinding(Level.REFUSED, "iotdb.types", f"{error.message}: {error.detail}", error.hint)
-    return TargetFinding(
-        Level.OK, "iotdb.types", f"{len(series)} series exist below the template, none with another type"
-    )
+    finally:
+        store.close()
 
 
-def _alignment(config: IotdbSinkConfig) -> TargetFinding:
+def _alignment(config: IotdbSinkConfig, mapping: PointMapping) -> TargetFinding:
+    if isinstance(mapping.naming, TagNaming):
+        return TargetFinding(Level.OK, "iotdb.aligned", "rows of the table are emptied before they lose a field")
     if not config.aligned:
         return TargetFinding(Level.OK, "iotdb.aligned", "devices are not aligned")
     fact = "devices are aligned: servers were seen to return stale values of aligned devices after rows were rewritten with NULLs"

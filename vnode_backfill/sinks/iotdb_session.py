@@ -1,4 +1,4 @@
-"""One session with an IoTDB server that survives the server's absence, and what can be asked of it.
+"""One session with an IoTDB server that survives the server's absence, and what can be asked of its tree of series.
 
 What must be true: a call either has had its effect, or raises; a lost answer is not taken for success. Every call here may be
 repeated (a write of the same points, a delete, a question), so a lost connection is opened again and the call made again,
@@ -32,9 +32,9 @@ Result = TypeVar("Result")
 
 _TRIES = 6
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 8.0
-_PASSING = frozenset({"301", "305", "306", "600", "602", "606", "611"})
+_PASSING = frozenset({"301", "305", "306", "600", "602", "606", "611", "719"})
 """A server that has just started ("no available region group"), internal and dispatch errors, read-only, storage not ready, a write
-rejected for lack of memory, disk full."""
+rejected for lack of memory, disk full, a question that finds too little memory beside others."""
 _DONE = 200
 _FETCH_ROWS = 20_000
 _BYTES = (IotdbType.TEXT, IotdbType.STRING, IotdbType.BLOB)
@@ -53,17 +53,19 @@ class IotdbAddress:
 
 @dataclass(frozen=True, slots=True)
 class Tablet:
-    """Points of one device, encoded; has the methods that the client calls on a tablet."""
+    """Points of one device, or rows of one table, encoded; has the methods that the client calls on a tablet."""
 
-    device: str
+    target: str
     measurements: list[str]
     types: list[int]
     values: bytes
     times: bytes
     rows: int
+    categories: list[int] = field(default_factory=list)
+    """Of a table's columns: what of them are tags and what are fields."""
 
     def get_insert_target_name(self) -> str:
-        return self.device
+        return self.target
 
     def get_measurements(self) -> list[str]:
         return self.measurements
@@ -80,6 +82,9 @@ class Tablet:
     def get_row_number(self) -> int:
         return self.rows
 
+    def get_column_categories(self) -> list[int]:
+        return self.categories
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -94,47 +99,21 @@ class Series:
 class StoredPoints:
     """Points as they were read: row number n is of `devices[device[n]]` at `times[n]`."""
 
-    devices: tuple[Nodes, ...]
+    devices: tuple[str, ...]
     device: Ints
     times: Ints
     values: pa.Table
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return tuple(map(path_of, self.devices))
 
-
-class IotdbSession:
+class IotdbConnection:
     """Opened when first needed. Not for several threads at once."""
 
     def __init__(self, address: IotdbAddress, wait: Callable[[float], None] = time.sleep) -> None:
         self._address, self._wait = address, wait
         self._session: Session | None = None
 
-    def insert(self, tablets: Sequence[Tablet], *, aligned: bool) -> None:
-        """Write all points of the tablets; a point that is there is overwritten."""
-
-        def write(session: Session) -> None:
-            if len(tablets) == 1:
-                (session.insert_aligned_tablet if aligned else session.insert_tablet)(tablets[0])
-            else:
-                (session.insert_aligned_tablets if aligned else session.insert_tablets)(list(tablets))
-
-        self._run(f"points cannot be written to {tablets[0].device}", write)
-
-    def delete(self, paths: Sequence[str], at: int) -> None:
-        """Delete what these series hold at one time; also where there is nothing."""
-        self._run(
-            f"points cannot be deleted from {paths[0]} at {at}",
-            lambda session: session.delete_data_in_range(list(paths), at, at),
-        )
-
     def execute(self, statement: str) -> None:
         self._run(f"`{statement[:200]}` failed", lambda session: session.execute_non_query_statement(statement))
-
-    def delete_series(self, pattern: str) -> None:
-        """Remove every series that matches, with its points; none need to."""
-        self._run(f"{pattern} cannot be removed", lambda session: session.delete_time_series([pattern]))
 
     def ask(self, statement: str) -> list[tuple[str | None, ...]]:
         """The rows of a listing, as text."""
@@ -168,6 +147,84 @@ class IotdbSession:
             return {name.strip(): value.strip() for name, found, value in pairs if found}
 
         return self._run(f"the settings of node {node} cannot be read", read)
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            # The server forgets a session by itself; there is nothing to lose by it.
+            with suppress(IoTDBConnectionException, StatementExecutionException, TException, OSError):
+                session.close()
+
+    def _streamed(self, what: str, read: Callable[[Session], Iterator[StoredPoints]]) -> Iterator[StoredPoints]:
+        """What `read` gives, piece by piece; not repeated, because half of it has been used."""
+        try:
+            yield from read(self._run(what, lambda session: session))
+        except StatementExecutionException as error:
+            code, _, reason = str(error).partition(": ")
+            raise _refused(what, code, reason) from error
+        except (IoTDBConnectionException, TException, OSError) as error:
+            self.close()
+            raise SinkUnavailableError(what, detail=str(error)) from error
+
+    def _run(self, what: str, action: Callable[[Session], Result]) -> Result:
+        for attempt in range(1, _TRIES + 1):
+            try:
+                return action(self._opened())
+            except StatementExecutionException as error:
+                code, _, reason = str(error).partition(": ")
+                if code not in _PASSING or attempt == _TRIES:
+                    raise _refused(what, code, reason) from error
+            except (IoTDBConnectionException, TException, OSError) as error:
+                self.close()
+                if attempt == _TRIES:
+                    raise SinkUnavailableError(
+                        what,
+                        detail=f"{self._address.host}:{self._address.port} did not answer {_TRIES} times: {error}",
+                        hint="Check that the server runs and that `sink.iotdb.host` and `port` are right.",
+                    ) from error
+            self._wait(min(_FIRST_WAIT * 2 ** (attempt - 1), _LONGEST_WAIT) * random.uniform(0.5, 1.0))
+        raise AssertionError("unreachable")
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            address = self._address
+            session = Session(
+                address.host, address.port, address.user, address.password, fetch_size=_FETCH_ROWS, zone_id="UTC",
+                enable_redirection=False, connection_timeout_in_ms=int(address.timeout * 1000),
+            )  # fmt: skip
+            self._choose(session)
+            session.open(False)
+            self._session = session
+        return self._session
+
+    def _choose(self, session: Session) -> None:
+        """Say in which of the server's languages it is spoken to, before the session is opened."""
+
+
+class IotdbSession(IotdbConnection):
+    """Asks and changes the tree of series."""
+
+    def insert(self, tablets: Sequence[Tablet], *, aligned: bool) -> None:
+        """Write all points of the tablets; a point that is there is overwritten."""
+
+        def write(session: Session) -> None:
+            if len(tablets) == 1:
+                (session.insert_aligned_tablet if aligned else session.insert_tablet)(tablets[0])
+            else:
+                (session.insert_aligned_tablets if aligned else session.insert_tablets)(list(tablets))
+
+        self._run(f"points cannot be written to {tablets[0].target}", write)
+
+    def delete(self, paths: Sequence[str], at: int) -> None:
+        """Delete what these series hold at one time; also where there is nothing."""
+        self._run(
+            f"points cannot be deleted from {paths[0]} at {at}",
+            lambda session: session.delete_data_in_range(list(paths), at, at),
+        )
+
+    def delete_series(self, pattern: str) -> None:
+        """Remove every series that matches, with its points; none need to."""
+        self._run(f"{pattern} cannot be removed", lambda session: session.delete_time_series([pattern]))
 
     def series(self, pattern: str) -> list[Series]:
         """Every series that matches."""
@@ -209,55 +266,11 @@ class IotdbSession:
         return bool(self.ask(f"SELECT * FROM {device} LIMIT 1"))
 
     def scan(self, devices: Sequence[Nodes], measurements: Sequence[tuple[str, IotdbType]]) -> Iterator[StoredPoints]:
-        """Like `points` of everything there is, piece by piece; not repeated, because half of it has been used."""
+        """Like `points` of everything there is, piece by piece."""
         names, paths = ", ".join(quoted(name) for name, _ in measurements), ", ".join(map(path_of, devices))
         statement = f"SELECT {names} FROM {paths} ALIGN BY DEVICE"
         what = f"points of {path_of(devices[0])} cannot be read"
-        try:
-            yield from _blocks(self._run(what, lambda session: session), statement, dict(measurements))
-        except StatementExecutionException as error:
-            code, _, reason = str(error).partition(": ")
-            raise _refused(what, code, reason) from error
-        except (IoTDBConnectionException, TException, OSError) as error:
-            self.close()
-            raise SinkUnavailableError(what, detail=str(error)) from error
-
-    def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            # The server forgets a session by itself; there is nothing to lose by it.
-            with suppress(IoTDBConnectionException, StatementExecutionException, TException, OSError):
-                session.close()
-
-    def _run(self, what: str, action: Callable[[Session], Result]) -> Result:
-        for attempt in range(1, _TRIES + 1):
-            try:
-                return action(self._opened())
-            except StatementExecutionException as error:
-                code, _, reason = str(error).partition(": ")
-                if code not in _PASSING or attempt == _TRIES:
-                    raise _refused(what, code, reason) from error
-            except (IoTDBConnectionException, TException, OSError) as error:
-                self.close()
-                if attempt == _TRIES:
-                    raise SinkUnavailableError(
-                        what,
-                        detail=f"{self._address.host}:{self._address.port} did not answer {_TRIES} times: {error}",
-                        hint="Check that the server runs and that `sink.iotdb.host` and `port` are right.",
-                    ) from error
-            self._wait(min(_FIRST_WAIT * 2 ** (attempt - 1), _LONGEST_WAIT) * random.uniform(0.5, 1.0))
-        raise AssertionError("unreachable")
-
-    def _opened(self) -> Session:
-        if self._session is None:
-            address = self._address
-            session = Session(
-                address.host, address.port, address.user, address.password, fetch_size=_FETCH_ROWS, zone_id="UTC",
-                enable_redirection=False, connection_timeout_in_ms=int(address.timeout * 1000),
-            )  # fmt: skip
-            session.open(False)
-            self._session = session
-        return self._session
+        yield from self._streamed(what, lambda session: _blocks(session, statement, dict(measurements)))
 
 
 def _refused(what: str, code: str, reason: str) -> BackfillError:
@@ -267,7 +280,7 @@ def _refused(what: str, code: str, reason: str) -> BackfillError:
     return SinkError(what, detail=f"The server says {code}: {reason[:1000]}", hint=hints.get(code, ""))
 
 
-def _frames(session: Session, statement: str) -> Iterator[tuple[list[str], pd.DataFrame]]:
+def frames(session: Session, statement: str) -> Iterator[tuple[list[str], pd.DataFrame]]:
     """The answer in pieces, values as the server sent them: text as bytes, instants and dates as numbers."""
     answer = session.execute_query_statement(statement)
     try:
@@ -282,7 +295,7 @@ def _frames(session: Session, statement: str) -> Iterator[tuple[list[str], pd.Da
 
 
 def _texts(session: Session, statement: str) -> Iterator[tuple[str | None, ...]]:
-    for _, frame in _frames(session, statement):
+    for _, frame in frames(session, statement):
         for row in zip(*(frame[column] for column in frame.columns), strict=True):
             yield tuple(_text(value) for value in row)
 
@@ -294,12 +307,12 @@ def _text(value: object) -> str | None:
 
 
 def _blocks(session: Session, statement: str, kinds: dict[str, IotdbType]) -> Iterator[StoredPoints]:
-    for names, frame in _frames(session, statement):
+    for names, frame in frames(session, statement):
         paths = pa.array(frame[1].to_numpy(), pa.binary()).dictionary_encode()
-        devices = tuple(split_path(path.decode()) for path in paths.dictionary.to_pylist())
+        devices = tuple(path_of(split_path(path.decode())) for path in paths.dictionary.to_pylist())
         columns = {_measurement(name): frame[number] for number, name in enumerate(names) if number > 1}
         values = {
-            name: _column(columns[name], kind) if name in columns else pa.nulls(len(frame), WIRE_TYPES[kind])
+            name: read_column(columns[name], kind) if name in columns else pa.nulls(len(frame), WIRE_TYPES[kind])
             for name, kind in kinds.items()
         }
         times = frame[0].to_numpy().astype(np.int64)
@@ -311,7 +324,7 @@ def _measurement(name: str) -> str:
     return only
 
 
-def _column(values: pd.Series, kind: IotdbType) -> pa.Array:
+def read_column(values: pd.Series, kind: IotdbType) -> pa.Array:
     wire = WIRE_TYPES[kind]
     if kind in _BYTES:
         return pa.array(values.to_numpy(), pa.binary(), from_pandas=True).cast(wire)

@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 SourceRows = Callable[[Sequence[Key]], pa.Table]
 """The rows that these keys have at the source now, columns of the source; keys that are gone are left out."""
 SAMPLES = 10
-_DEVICES_PER_SCAN = 50
 Slot = tuple[str, int]
 
 
@@ -155,7 +154,7 @@ class Settlement:
         for number, each in enumerate(self.mapping.measurements):
             missing = missing_in(claims, number).to_numpy(zero_copy_only=False)
             cells.append(kept.values.column(each.name).is_valid().to_numpy() & missing[rows[rows >= 0]])
-        self.writer.remove_cells(kept, cells)
+        self.writer.overwrite(self.writer.remove_cells(kept, cells).by_slot())
         return int((rows < 0).sum()) + int(np.any(cells, axis=0).sum())
 
     def _codes_of_rows(self, first: Points, second: Points) -> tuple[Ints, Ints]:
@@ -231,17 +230,13 @@ class Settlement:
             self._take(winner)
 
     def _take(self, points: Points) -> None:
-        for number in range(len(points)):
-            device, at = _slot(points, number)
-            self.writer.settings.lease()
-            self.writer.session.delete([f"{device}.*"], at)
+        if len(points):
+            self.writer.store.empty(points)
         self.writer.overwrite(points)
 
     def _check_held(self, contest: Contest) -> None:
         """Nobody can be asked; if the read's row is not there, the epoch reads it again."""
-        block = self.writer.session.points(
-            [contest.slot[0]], [(m.name, m.kind) for m in self.mapping.owner], f"WHERE time = {contest.slot[1]}"
-        )
+        block = self.writer.store.points([contest.slot[0]], self.mapping.owner, np.array([contest.slot[1]]))
         stored = [key for each in block for key in self.mapping.keys(stored_points(self.mapping, each).rows)]
         if not set(stored) & contest.keys:
             raise SinkUnavailableError(
@@ -298,21 +293,11 @@ def stored_points(mapping: PointMapping, block: StoredPoints) -> Points:
     known: Bools = np.ones(len(block.times), dtype=np.bool_)
     for each in mapping.owner:
         known &= block.values.column(each.name).is_valid().to_numpy()
-    told = np.array([mapping.template.values_of(nodes) is not None for nodes in block.devices], dtype=np.bool_)
+    told = np.array([mapping.naming.values_of(device) is not None for device in block.devices], dtype=np.bool_)
     places = np.flatnonzero(known & told[block.device])
     values = block.values.take(pa.array(places)).combine_chunks()
     rows = mapping.stored_keys(block.devices, block.device[places], block.times[places], values)
-    return Points(block.paths, block.device[places], block.times[places], values, rows)
-
-
-def scan(writer: PointWriter, measurements: Sequence[Measurement]) -> Iterator[StoredPoints]:
-    """Everything that the template's devices hold."""
-    template = writer.mapping.template
-    series = writer.session.series(f"{template.pattern}.*")
-    devices = sorted({s.device for s in series if template.values_of(s.device) is not None})
-    wanted = [(each.name, each.kind) for each in measurements]
-    for start in range(0, len(devices), _DEVICES_PER_SCAN):
-        yield from writer.session.scan(devices[start : start + _DEVICES_PER_SCAN], wanted)
+    return Points(block.devices, block.device[places], block.times[places], values, rows)
 
 
 def joined(mapping: PointMapping, clashes: Sequence[Clash]) -> Clash:

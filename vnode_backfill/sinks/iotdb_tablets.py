@@ -1,11 +1,12 @@
-"""How points are encoded for the server: tablets of one device each, many of them in a call.
+"""How points are encoded for the server: tablets of one device each, many of them in a call, or tablets of one table.
 
 What must be true: every value arrives byte for byte, NULL as no point. The layout of a tablet is the client protocol's: times
 and values big-endian, column after column; text and bytes as a length of four bytes and the content; then for each column
 a flag, and where it is set a bitmap of the missing rows, lowest bit first, of rows // 8 + 1 bytes.
 
 Each column is encoded once for all rows; a tablet is cut out of it by offsets. A column without a value in a tablet is left
-out of it, so that no series comes into being without a point.
+out of it, so that no series comes into being without a point. A tablet of a table holds many devices; rows of one
+device stand together, in the order of time, because the server was seen to lose rows otherwise. A row without any field is not written.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from vnode_backfill.config_iotdb import IotdbType
 from vnode_backfill.sinks.iotdb_mapping import Measurement, Points
 from vnode_backfill.sinks.iotdb_paths import quoted
 from vnode_backfill.sinks.iotdb_session import Tablet
+from vnode_backfill.sinks.iotdb_tags import TagNaming
 from vnode_backfill.sinks.iotdb_values import Bools, Ints
 
 CODES = {
@@ -33,6 +35,7 @@ _FIXED = {
     IotdbType.BOOLEAN: ">u1", IotdbType.INT32: ">i4", IotdbType.INT64: ">i8", IotdbType.FLOAT: ">f4",
     IotdbType.DOUBLE: ">f8", IotdbType.TIMESTAMP: ">i8", IotdbType.DATE: ">i4",
 }  # fmt: skip
+_TAG, _FIELD = 0, 1
 _TABLETS_PER_CALL = 500
 _CALL_BYTES = 16 * 1024 * 1024
 _LENGTH_BYTES = 4
@@ -40,7 +43,7 @@ _LENGTH_BYTES = 4
 
 def calls(points: Points, measurements: Sequence[Measurement], tablet_rows: int) -> Iterator[list[Tablet]]:
     """Points in the order of their slots as tablets, grouped into calls of about `tablet_rows` rows."""
-    columns = [_Encoded.of(each, points.values.column(each.name)) for each in measurements]
+    columns = [_Encoded.of(quoted(m.name), m.kind, points.values.column(m.name)) for m in measurements]
     times = points.times.astype(">i8").tobytes()
     group: list[Tablet] = []
     rows = size = 0
@@ -56,6 +59,28 @@ def calls(points: Points, measurements: Sequence[Measurement], tablet_rows: int)
         yield group
 
 
+def table_calls(
+    points: Points, naming: TagNaming, measurements: Sequence[Measurement], tablet_rows: int
+) -> Iterator[Tablet]:
+    """Points in the order of their slots as rows of a table, `tablet_rows` in a call."""
+    filled = np.zeros(len(points), dtype=np.bool_)
+    for each in measurements:
+        filled |= points.values.column(each.name).is_valid().to_numpy()
+    points = points if filled.all() else points.take(filled)
+    values = [naming.values_of(device) or {} for device in points.devices]
+    tags = []
+    for tag in naming.tags:
+        texts = pa.array([each[tag.column] for each in values], pa.string()).take(pa.array(points.device))
+        tags.append(_Encoded.of(tag.name, IotdbType.STRING, pa.chunked_array([texts])))
+    fields = [_Encoded.of(m.name, m.kind, points.values.column(m.name)) for m in measurements]
+    times = points.times.astype(">i8").tobytes()
+    for start in range(0, len(points), tablet_rows):
+        stop = min(start + tablet_rows, len(points))
+        there = [column for column in fields if not column.is_empty(start, stop)]
+        categories = [_TAG] * len(tags) + [_FIELD] * len(there)
+        yield _cut(naming.table, [*tags, *there], times, (start, stop), categories)
+
+
 def _stretches(device: Ints, most: int) -> Iterator[tuple[int, int]]:
     """Where each device's rows begin and end, cut to `most` rows."""
     bounds = [0, *(np.flatnonzero(device[1:] != device[:-1]) + 1).tolist(), len(device)]
@@ -65,20 +90,25 @@ def _stretches(device: Ints, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _tablet(device: str, columns: Sequence[_Encoded], times: bytes, start: int, stop: int) -> Tablet | None:
-    rows = stop - start
     filled = [column for column in columns if not column.is_empty(start, stop)]
-    if not filled:
-        return None
-    values = [column.cut(start, stop) for column in filled]
-    if any(column.missing is not None for column in filled):
-        values.extend(column.bitmap(start, stop) for column in filled)
+    return _cut(device, filled, times, (start, stop), []) if filled else None
+
+
+def _cut(
+    target: str, columns: Sequence[_Encoded], times: bytes, rows: tuple[int, int], categories: list[int]
+) -> Tablet:
+    start, stop = rows
+    values = [column.cut(start, stop) for column in columns]
+    if any(column.missing is not None for column in columns):
+        values.extend(column.bitmap(start, stop) for column in columns)
     return Tablet(
-        device,
-        [column.name for column in filled],
-        [column.code for column in filled],
+        target,
+        [column.name for column in columns],
+        [column.code for column in columns],
         b"".join(values),
         times[8 * start : 8 * stop],
-        rows,
+        stop - start,
+        categories,
     )
 
 
@@ -94,12 +124,12 @@ class _Encoded:
     missing: Bools | None
 
     @classmethod
-    def of(cls, measurement: Measurement, column: pa.ChunkedArray) -> _Encoded:
+    def of(cls, name: str, kind: IotdbType, column: pa.ChunkedArray) -> _Encoded:
         values = column.combine_chunks()
         missing = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
-        name, code = quoted(measurement.name), CODES[measurement.kind]
-        if measurement.kind in _FIXED:
-            layout = np.dtype(_FIXED[measurement.kind])
+        code = CODES[kind]
+        if kind in _FIXED:
+            layout = np.dtype(_FIXED[kind])
             filled = values.fill_null(False if pa.types.is_boolean(values.type) else 0) if values.null_count else values
             data = filled.to_numpy(zero_copy_only=False).astype(layout).tobytes()
             return cls(name, code, data, layout.itemsize, None, missing)

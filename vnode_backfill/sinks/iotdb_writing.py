@@ -1,4 +1,4 @@
-"""How points get into the server: whose slots they may take, tablets in calls, ranges inside Spark tasks.
+"""How points get into the server: whose slots they may take, and how ranges are written inside Spark tasks.
 
 What must be true: no point is written into a slot that another key holds, and none is deleted that another key holds, as far as
 this writer can see; what it cannot see (a writer at work at the same time) is settled when the epoch is committed, from what both
@@ -12,10 +12,8 @@ then reads all that the earlier ones wrote in its stretch, which is the whole ta
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -25,37 +23,17 @@ from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import SinkError
 from vnode_backfill.sinks import FileReceipt, ReadReceipt
 from vnode_backfill.sinks.iotdb_claims import ClaimStore, Clash, rejected_rows
-from vnode_backfill.sinks.iotdb_mapping import PointMapping, Points, Rejection
-from vnode_backfill.sinks.iotdb_paths import path_of, quoted
-from vnode_backfill.sinks.iotdb_session import IotdbAddress, IotdbSession, StoredPoints
-from vnode_backfill.sinks.iotdb_tablets import calls
+from vnode_backfill.sinks.iotdb_mapping import Points, Rejection
+from vnode_backfill.sinks.iotdb_paths import DeviceTemplate
+from vnode_backfill.sinks.iotdb_session import StoredPoints
+from vnode_backfill.sinks.iotdb_store import PointStore, WriterSettings
+from vnode_backfill.sinks.iotdb_table import TableStore
+from vnode_backfill.sinks.iotdb_tags import TagNaming
+from vnode_backfill.sinks.iotdb_tree import TreeStore
 from vnode_backfill.sinks.iotdb_values import Bools, Ints
 
-LeaseCheck = Callable[[], None]
-"""Raises FencedError if another driver has taken over. Can be pickled."""
-Deletion = tuple[list[str], int]
-"""Paths, and the time at which they are emptied."""
 _DEVICES_PER_QUESTION = 200
-_MANY_DELETIONS, _DELETING_SESSIONS = 16, 4
-_TIMES_PER_QUESTION = 500
-_SERIES_PER_QUESTION = 1000
 _CHUNK_BYTES = 96 * 1024 * 1024
-
-
-def no_lease() -> None:
-    """For a job that nobody else can run."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriterSettings:
-    """What a task needs to write points. Can be pickled."""
-
-    address: IotdbAddress
-    mapping: PointMapping
-    aligned: bool
-    tablet_rows: int
-    dead_letters: bool
-    lease: LeaseCheck = no_lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +46,24 @@ class Holders:
     """The key columns of the holders, one row per place."""
 
 
+def open_store(settings: WriterSettings) -> PointStore:
+    """The slots of a mapping, in the model that it is made for."""
+    naming = settings.mapping.naming
+    if isinstance(naming, TagNaming):
+        return TableStore(settings, naming)
+    if isinstance(naming, DeviceTemplate):
+        return TreeStore(settings, naming)
+    raise TypeError(f"devices named by {type(naming).__name__} are of no model")
+
+
 class PointWriter:
     """Writes and deletes points over one session."""
 
-    def __init__(self, settings: WriterSettings, session: IotdbSession | None = None) -> None:
+    def __init__(self, settings: WriterSettings) -> None:
         self.settings, self.mapping = settings, settings.mapping
-        self.session = session or IotdbSession(settings.address)
-        self._checked: set[str] = set()
+        self.store = open_store(settings)
         # A task has no last call; its session ends with the writer.
-        weakref.finalize(self, self.session.close)
+        weakref.finalize(self, self.store.close)
 
     def put(self, points: Points) -> Clash | None:
         """Write the points whose slots are free or their own, and return the rows of the others.
@@ -84,6 +71,7 @@ class PointWriter:
         Of several rows on one slot the last is written. Writing again what is there changes nothing.
         """
         points = points.by_slot()
+        self._check_types(points)
         points, clash = self._one_per_slot(points)
         if self.mapping.owner and len(points):
             held = self.holders(points)
@@ -101,71 +89,43 @@ class PointWriter:
         """Write points in the order of their slots, whoever holds them."""
         if not len(points):
             return
-        self.check_types([points.devices[n] for n in np.unique(points.device)])
-        for call in calls(points, self.mapping.measurements, self.settings.tablet_rows):
-            self.settings.lease()
-            self.session.insert(call, aligned=self.settings.aligned)
+        self._check_types(points)
+        self.store.insert(points)
 
     def remove(self, points: Points) -> None:
-        """Empty the slots of these points that their own keys hold; those of one time in one call."""
+        """Empty the slots of these points that their own keys hold."""
         own = self._own_slots(points)
-        own = own[np.argsort(points.times[own], kind="stable")]
-        times = points.times[own]
-        starts = np.concatenate([np.flatnonzero(np.diff(times, prepend=times[:1] - 1)), [len(own)]])
-        deletions: list[Deletion] = []
-        for start, stop in pairwise(starts.tolist()):
-            for first in range(start, stop, _DEVICES_PER_QUESTION):
-                devices = points.device[own[first : min(first + _DEVICES_PER_QUESTION, stop)]]
-                deletions.append(([f"{points.devices[number]}.*" for number in devices], int(times[start])))
-        self._delete(deletions)
+        if len(own):
+            self.store.empty(points.take(own))
 
-    def remove_cells(self, points: Points, cells: Sequence[Bools]) -> None:
-        """Empty some measurements of slots: `cells` has, per measurement, the numbers of the points concerned."""
+    def remove_cells(self, points: Points, cells: Sequence[Bools]) -> Points:
+        """Empty some measurements of slots that their own keys hold: `cells` has, per measurement, for which of the points.
+
+        Returns the points that went with them, of whole rows; they must be written again.
+        """
         wanted = np.zeros(len(points), dtype=np.bool_)
         for cell in cells:
             wanted |= cell
         places = np.flatnonzero(wanted)
+        if len(places):
+            places = places[self._own_slots(points.take(places))]
         if not len(places):
-            return
-        deletions: list[Deletion] = []
-        for number in places[self._own_slots(points.take(places))]:
-            device = points.devices[points.device[number]]
-            names = [m.name for m, cell in zip(self.mapping.measurements, cells, strict=True) if cell[number]]
-            deletions.append(([f"{device}.{quoted(name)}" for name in names], int(points.times[number])))
-        self._delete(deletions)
-
-    def _delete(self, deletions: Sequence[Deletion]) -> None:
-        """In several sessions at once where there are many: the server takes each by itself, and waits for its disk each time."""
-        if len(deletions) < _MANY_DELETIONS:
-            self._delete_in(self.session, deletions)
-            return
-        sessions = [IotdbSession(self.settings.address) for _ in range(_DELETING_SESSIONS)]
-        try:
-            with ThreadPoolExecutor(len(sessions)) as pool:
-                shares = [deletions[start :: len(sessions)] for start in range(len(sessions))]
-                list(pool.map(self._delete_in, sessions, shares))
-        finally:
-            for session in sessions:
-                session.close()
-
-    def _delete_in(self, session: IotdbSession, deletions: Sequence[Deletion]) -> None:
-        for paths, at in deletions:
-            self.settings.lease()
-            session.delete(paths, at)
+            return points.take(places)
+        return self.store.empty_cells(points.take(places), [cell[places] for cell in cells])
 
     def holders(self, points: Points) -> Holders:
         """Who holds the slots of the points, which are in the order of their slots."""
-        owner = [(each.name, each.kind) for each in self.mapping.owner]
+        owner = self.mapping.owner
         places, owns, keys = [np.empty(0, np.int64)], [np.empty(0, np.bool_)], []
         for start, stop in questions(points):
             devices = [points.devices[n] for n in np.unique(points.device[start:stop])]
-            for block in self.session.points(devices, owner, when(points.times[start:stop])):
+            for block in self.store.points(devices, owner, points.times[start:stop]):
                 place, found = matching(points, block)
                 own = np.ones(len(place), dtype=np.bool_)
-                for name, _ in owner:
+                for each in owner:
                     mine, stored = (
-                        points.values.column(name).take(pa.array(place)),
-                        block.values.column(name).take(pa.array(found)),
+                        points.values.column(each.name).take(pa.array(place)),
+                        block.values.column(each.name).take(pa.array(found)),
                     )
                     own &= pc.equal(mine, stored).to_numpy()
                 places.append(place)
@@ -179,18 +139,9 @@ class PointWriter:
         stored_keys = pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in keys)])
         return Holders(np.concatenate(places), np.concatenate(owns), stored_keys)
 
-    def check_types(self, devices: Sequence[str]) -> None:
-        """Refuse series that exist in another type: the server would write the rest of the row and not those."""
-        new = [device for device in devices if device not in self._checked]
-        wanted = {each.name: each.kind for each in self.mapping.measurements}
-        step = max(1, _SERIES_PER_QUESTION // len(wanted))
-        for start in range(0, len(new), step):
-            for series in self.session.types(new[start : start + step], list(wanted)):
-                if series.kind != wanted[series.measurement]:
-                    raise type_conflict(
-                        [(path_of((*series.device, series.measurement)), wanted[series.measurement], series.kind)]
-                    )
-        self._checked.update(new)
+    def _check_types(self, points: Points) -> None:
+        """Costs a question for devices that this writer has not seen yet."""
+        self.store.check_types([points.devices[n] for n in np.unique(points.device)])
 
     def _own_slots(self, points: Points) -> Ints:
         """The numbers of points whose slots are their keys' own, each slot once."""
@@ -210,18 +161,6 @@ class PointWriter:
         winners = np.flatnonzero(last)[np.searchsorted(np.flatnonzero(last), np.flatnonzero(~last))]
         holders = tuple(self.mapping.keys(points.rows.take(pa.array(winners))))
         return points.take(last), Clash(points.rows.filter(pa.array(~last)), holders)
-
-
-def type_conflict(found: Sequence[tuple[str, str, str]]) -> SinkError:
-    """Series, wanted and registered types."""
-    shown = "; ".join(
-        f"{path} is {there.upper()}, the column needs {wanted.upper()}" for path, wanted, there in found[:20]
-    )
-    return SinkError(
-        f"{len(found)} time series exist with another type than the columns need",
-        detail=shown,
-        hint="Set `sink.iotdb.types` or `rename` for the column, or remove the series.",
-    )
 
 
 class IotdbRangeWriter:
@@ -294,18 +233,11 @@ def questions(points: Points) -> Iterator[tuple[int, int]]:
         yield int(starts[first]), int(starts[min(first + _DEVICES_PER_QUESTION, len(starts) - 1)])
 
 
-def when(times: Ints) -> str:
-    distinct = np.unique(times)
-    if len(distinct) <= _TIMES_PER_QUESTION:
-        return f"WHERE time IN ({', '.join(map(str, distinct.tolist()))})"
-    return f"WHERE time >= {distinct[0]} AND time <= {distinct[-1]}"
-
-
 def matching(points: Points, block: StoredPoints) -> tuple[Ints, Ints]:
     """Pairs of a point and a row of the block that have one slot; points are in the order of their slots."""
     numbers = {path: number for number, path in enumerate(points.devices)}
     places, found = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for number, path in enumerate(block.paths):
+    for number, path in enumerate(block.devices):
         rows = np.flatnonzero(block.device == number)
         low, high = np.searchsorted(points.device, [numbers[path], numbers[path] + 1])
         times = points.times[low:high]
