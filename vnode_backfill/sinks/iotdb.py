@@ -11,6 +11,7 @@ changed by every change applied so far; repeating any call of epoch N leaves the
   the job's id, version N), looked up on the handle they are committed with, as in the Delta sink.
 - A driver that was replaced cannot commit, but its tasks could still write: they look at the lease before each call.
 - Slots that two keys want are settled before the commit (`iotdb_settlement`).
+- Points on slots that were emptied shortly before would not survive a kill of the server; it is flushed first (`iotdb_rewrites`).
 
     claim slots → write points → … all tasks …  → undo lost, settle, clear replaced → dead letters → commit receipts
     a crash before the commit: the epoch is repeated, its claims say what the lost attempt may have written
@@ -28,6 +29,7 @@ from enum import StrEnum
 from functools import cached_property, partial
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
@@ -43,7 +45,8 @@ from vnode_backfill.sinks.changes import Changes, ChangeSlice
 from vnode_backfill.sinks.delta_keys import extremes
 from vnode_backfill.sinks.delta_target import overtaken_is_retryable
 from vnode_backfill.sinks.iotdb_claims import REJECTED_SCHEMA, ClaimStore, Clash, rejected_rows
-from vnode_backfill.sinks.iotdb_mapping import KEY_MEASUREMENT, PointMapping
+from vnode_backfill.sinks.iotdb_mapping import KEY_MEASUREMENT, PointMapping, Slot
+from vnode_backfill.sinks.iotdb_rewrites import Rewrites, slots_of
 from vnode_backfill.sinks.iotdb_session import IotdbAddress, IotdbSession
 from vnode_backfill.sinks.iotdb_settlement import DuplicateReport, Settlement, SourceRows, stored_points
 from vnode_backfill.sinks.iotdb_store import LeaseCheck, PointStore, WriterSettings, no_lease
@@ -100,6 +103,7 @@ class IotdbSink:
         self.storage = Storage.of(options.receipts_path, options.storage_options)
         self._log = DeltaLog(self.storage, job_id, "the table of receipts", options.generation)
         self.duplicates = DuplicateReport()
+        self._reads_begun: int | None = None
 
     @property
     def staging(self) -> Storage:
@@ -128,6 +132,7 @@ class IotdbSink:
             self._log.fence(self._log.open())
 
     def writer(self) -> IotdbRangeWriter:
+        self._reads_begun = self._rewrites.begin()
         return IotdbRangeWriter(self._settings, self._claims)
 
     def landed_reads(self, epoch: Epoch) -> tuple[tuple[ReadReceipt, ...] | None, tuple[ReadReceipt, ...] | None]:
@@ -158,6 +163,8 @@ class IotdbSink:
                 settlement.clear_replaced(replaced, plan, weights, stored)
             settlement.settle_reads(epoch, files)
             self._keep_rejected(_REJECTED_READS, epoch, self._claims.rejected(files))
+            begun = self._rewrites.begin() if self._reads_begun is None else self._reads_begun
+            self._rewrites.secure(begun)
         for kind in new:
             self._commit(self._log, kind, epoch, note=receipts_to_json(given[kind]))
         self._claims.forget(epoch)
@@ -167,13 +174,15 @@ class IotdbSink:
         """Empty the slots that keys left, all of them, then write the rows that are left."""
         if self._log.landed(self._log.open(), _MERGE, epoch) or not changes.rows:
             return
+        begun = self._rewrites.begin()
         self._claims.forget(epoch)
         run: TaskRunner = tasks if tasks is not None and changes.rows > IN_TASKS_CHANGES else _in_driver
         parts = changes.parts()
-        run(partial(_empty_left, self._settings, self._claims, epoch), parts)
+        left = run(partial(_empty_left, self._settings, self._claims, epoch), parts)
         outcomes = run(partial(_write_kept, self._settings, epoch), parts)
         self._settlement.settle_merge(epoch, [each.clash for each in outcomes if each.clash is not None])
         self._keep_rejected(_REJECTED_CHANGES, epoch, pa.concat_tables(outcome.rejected for outcome in outcomes))
+        self._secure_merge(begun, left, outcomes)
         self._commit(self._log, _MERGE, epoch)
 
     def merged(self, epoch: Epoch) -> bool:
@@ -191,6 +200,8 @@ class IotdbSink:
     def close(self) -> None:
         if "_writer" in vars(self):
             self._writer.store.close()
+        if "_rewrites" in vars(self):
+            self._rewrites.close()
 
     @cached_property
     def _settings(self) -> WriterSettings:
@@ -207,8 +218,9 @@ class IotdbSink:
     @property
     def _settlement(self) -> Settlement:
         return Settlement(
-            self._writer, self._claims, self._config.duplicates, self._options.source_rows, self.duplicates
-        )
+            self._writer, self._claims, self._config.duplicates, self._options.source_rows, self.duplicates,
+            self._rewrites,
+        )  # fmt: skip
 
     @cached_property
     def _dead_letters(self) -> DeltaLog | None:
@@ -216,6 +228,18 @@ class IotdbSink:
             return None
         storage = Storage.of(self._config.dead_letter, self._options.storage_options)
         return DeltaLog(storage, self._job_id, "the table of dead letters", self._options.generation)
+
+    @cached_property
+    def _rewrites(self) -> Rewrites:
+        return Rewrites(IotdbSession(address_of(self._config, self._options.password)), self.mapping)
+
+    def _secure_merge(self, begun: int, left: Sequence[Outcome], written: Sequence[Outcome]) -> None:
+        for each in left:
+            self._rewrites.emptied(each.slots)
+        self._rewrites.secure(begun, {slot for each in written for slot in each.slots})
+        # Those slots were written without the measurements they lost: only a later merge can write them again.
+        for each in left:
+            self._rewrites.emptied(each.narrowed)
 
     def _held(self, table: DeltaTable, kind: str, epoch: Epoch) -> tuple[ReadReceipt, ...] | None:
         note = self._log.note(table, kind, epoch)
@@ -252,10 +276,14 @@ class IotdbSink:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a part of a merge could not write."""
+    """What a step of a merge did to slots, and what it could not write."""
 
     clash: Clash | None
     rejected: pa.Table
+    slots: tuple[Slot, ...] = ()
+    """Those that it emptied, or wrote."""
+    narrowed: tuple[Slot, ...] = ()
+    """Those that keep their key and lost a measurement."""
 
 
 def address_of(config: IotdbSinkConfig, password: str) -> IotdbAddress:
@@ -319,15 +347,18 @@ def _empty_left(settings: WriterSettings, claims: ClaimStore, epoch: Epoch, part
     writer = PointWriter(settings)
     writer.remove(found.left)
     # What goes with the cells is written by the second step, which writes all of `kept`.
-    writer.remove_cells(found.kept, found.cells)
-    return Outcome(None, REJECTED_SCHEMA.empty_table())
+    gone = writer.remove_cells(found.kept, found.cells)
+    lost = found.kept.take(np.any(found.cells, axis=0))
+    emptied = (*slots_of(found.left), *slots_of(gone))
+    return Outcome(None, REJECTED_SCHEMA.empty_table(), emptied, tuple(slots_of(lost)))
 
 
 def _write_kept(settings: WriterSettings, epoch: Epoch, part: ChangeSlice) -> Outcome:
     window = window_of(part.load(), settings.mapping.definition)
     points, rejections = settings.mapping.points(window.after)
     clash = PointWriter(settings).put(points)
-    return Outcome(clash, rejected_rows(epoch, settings.mapping, window.after, rejections))
+    rejected = rejected_rows(epoch, settings.mapping, window.after, rejections)
+    return Outcome(clash, rejected, tuple(slots_of(points)))
 
 
 def _create(log: DeltaLog, schema: pa.Schema, retention: timedelta) -> None:

@@ -55,6 +55,10 @@ _REFUSED_NAMES = {"time", "timestamp", ""}
 _LOWEST = -(2**63)
 
 
+Slot = tuple[str, int]
+"""A device's name and a time."""
+
+
 class DeviceNaming(Protocol):
     """How devices are named; a name is a text that one device only has, in the server's own spelling."""
 

@@ -6,7 +6,7 @@ to be unknown, not assumed. Levels and fields are those of the job's own preflig
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -60,7 +60,9 @@ def _inspect(
 ) -> Iterator[TargetFinding]:
     version = (session.ask("SHOW VERSION") or [("unknown",)])[0][0]
     yield TargetFinding(Level.OK, "iotdb.server", f"IoTDB {version} answers at {config.host}:{config.port}")
-    yield _wal_mode(session)
+    nodes = _data_nodes(session)
+    yield _account(config, nodes)
+    yield _wal_mode(session, nodes)
     precision = session.precision()
     try:
         mapping = PointMapping.of(config, definition, precision)
@@ -74,12 +76,28 @@ def _inspect(
     yield _alignment(config, mapping)
 
 
-def _wal_mode(session: IotdbSession) -> TargetFinding:
-    """By the settings' file of each DataNode, which only an administrator may read."""
+def _data_nodes(session: IotdbSession) -> list[int]:
+    """Their numbers, which only an administrator is told."""
     try:
-        nodes = [int(row[0] or 0) for row in session.ask("SHOW DATANODES")]
+        return [int(row[0] or 0) for row in session.ask("SHOW DATANODES")]
     except SinkError:
-        nodes = []
+        return []
+
+
+def _account(config: IotdbSinkConfig, nodes: Sequence[int]) -> TargetFinding:
+    if nodes:
+        return TargetFinding(
+            Level.OK, "iotdb.account", f"{config.user} is an administrator of the server and may flush"
+        )
+    fact = (
+        f"{config.user} is no administrator of the server and may not flush: points that were deleted and written again "
+        "can be lost when the server is killed soon afterwards"
+    )
+    return TargetFinding(Level.WARNING, "iotdb.account", fact, "let sink.iotdb.user be an administrator")
+
+
+def _wal_mode(session: IotdbSession, nodes: Sequence[int]) -> TargetFinding:
+    """By the settings' file of each DataNode, which only an administrator may read."""
     settings = {node: session.configuration(node) for node in nodes}
     modes = {node: found.get(_WAL_MODE, _WAL_DEFAULT).upper() for node, found in settings.items() if found is not None}
     weak = [f"{mode} at DataNode {node}" for node, mode in modes.items() if mode != _WAL_SAFE]

@@ -35,7 +35,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.25, 8.0
 _PASSING = frozenset({"301", "305", "306", "600", "602", "606", "611", "719"})
 """A server that has just started ("no available region group"), internal and dispatch errors, read-only, storage not ready, a write
 rejected for lack of memory, disk full, a question that finds too little memory beside others."""
-_DONE = 200
+_DONE, _NOT_ALLOWED = 200, "803"
 _FETCH_ROWS = 20_000
 _BYTES = (IotdbType.TEXT, IotdbType.STRING, IotdbType.BLOB)
 
@@ -111,9 +111,25 @@ class IotdbConnection:
     def __init__(self, address: IotdbAddress, wait: Callable[[float], None] = time.sleep) -> None:
         self._address, self._wait = address, wait
         self._session: Session | None = None
+        self.connections = 0
+        """How often a connection was opened; a server that was restarted has ended the one before."""
 
     def execute(self, statement: str) -> None:
         self._run(f"`{statement[:200]}` failed", lambda session: session.execute_non_query_statement(statement))
+
+    def flush(self, databases: Sequence[str]) -> bool:
+        """Have all that was written to these, or to all if none is named, put into files; whether the account may ask for it."""
+
+        def write(session: Session) -> bool:
+            try:
+                session.execute_non_query_statement(f"FLUSH {', '.join(databases)}".strip())
+            except StatementExecutionException as error:
+                if str(error).partition(": ")[0] != _NOT_ALLOWED:
+                    raise
+                return False
+            return True
+
+        return self._run("the server cannot be flushed", write)
 
     def ask(self, statement: str) -> list[tuple[str | None, ...]]:
         """The rows of a listing, as text."""
@@ -195,6 +211,7 @@ class IotdbConnection:
             self._choose(session)
             session.open(False)
             self._session = session
+            self.connections += 1
         return self._session
 
     def _choose(self, session: Session) -> None:

@@ -32,7 +32,8 @@ from vnode_backfill.errors import SinkError, SinkUnavailableError
 from vnode_backfill.keys import SplitPlan, key_to_text
 from vnode_backfill.sinks import FileReceipt, ReadReceipt, Weighing
 from vnode_backfill.sinks.iotdb_claims import DEVICE, TIME, ClaimStore, Clash, missing_in
-from vnode_backfill.sinks.iotdb_mapping import Measurement, PointMapping, Points
+from vnode_backfill.sinks.iotdb_mapping import Measurement, PointMapping, Points, Slot
+from vnode_backfill.sinks.iotdb_rewrites import Rewrites, slots_of
 from vnode_backfill.sinks.iotdb_session import StoredPoints
 from vnode_backfill.sinks.iotdb_values import Bools, Ints, converted
 from vnode_backfill.sinks.iotdb_window import key_codes, slot_codes
@@ -44,7 +45,6 @@ log = logging.getLogger(__name__)
 SourceRows = Callable[[Sequence[Key]], pa.Table]
 """The rows that these keys have at the source now, columns of the source; keys that are gone are left out."""
 SAMPLES = 10
-Slot = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ class Settlement:
     policy: Duplicates
     source_rows: SourceRows | None
     report: DuplicateReport
+    rewrites: Rewrites
 
     @property
     def mapping(self) -> PointMapping:
@@ -92,7 +93,7 @@ class Settlement:
         kept = claimed_points(self.mapping, self.claims.slots(_slot_files(landed)))
         codes_gone, codes_kept = slot_codes(gone, kept)
         left = gone.take(~np.isin(codes_gone, codes_kept))
-        self.writer.remove(left)
+        self._remove(left)
         if len(left):
             log.info("lost attempts undone epoch=%s slots=%s", epoch, len(left))
         return len(left)
@@ -148,14 +149,22 @@ class Settlement:
         row_of_code = np.full(int(max(codes.max(), claimed_codes.max(initial=0))) + 1, -1, dtype=np.int64)
         row_of_code[claimed_codes] = np.arange(len(claimed))
         rows = row_of_code[codes]
-        self.writer.remove(stored.take(rows < 0))
+        self._remove(stored.take(rows < 0))
         kept = stored.take(rows >= 0)
         cells: list[Bools] = []
         for number, each in enumerate(self.mapping.measurements):
             missing = missing_in(claims, number).to_numpy(zero_copy_only=False)
             cells.append(kept.values.column(each.name).is_valid().to_numpy() & missing[rows[rows >= 0]])
-        self.writer.overwrite(self.writer.remove_cells(kept, cells).by_slot())
+        gone = self.writer.remove_cells(kept, cells).by_slot()
+        self.rewrites.emptied(slots_of(kept.take(np.any(cells, axis=0))))
+        if len(gone):
+            self.rewrites.rewritten()
+            self.writer.overwrite(gone)
         return int((rows < 0).sum()) + int(np.any(cells, axis=0).sum())
+
+    def _remove(self, points: Points) -> None:
+        self.writer.remove(points)
+        self.rewrites.emptied(slots_of(points))
 
     def _codes_of_rows(self, first: Points, second: Points) -> tuple[Ints, Ints]:
         """Equal where slot and key are: a slot that now belongs to another key is not the one that was claimed."""
@@ -232,6 +241,7 @@ class Settlement:
     def _take(self, points: Points) -> None:
         if len(points):
             self.writer.store.empty(points)
+            self.rewrites.rewritten()
         self.writer.overwrite(points)
 
     def _check_held(self, contest: Contest) -> None:
