@@ -232,8 +232,13 @@ class LiveJob:
 
         wait_for(holds, what, seconds=seconds, state=lambda: self.reports[-1:] or "no report")
 
-    def until_live(self) -> None:
-        self.until(lambda: self.state.is_live, "live")
+    @property
+    def is_live(self) -> bool:
+        """By the last commit of the driver that runs. Reading the tables instead costs as much as the job where ranges are many."""
+        return bool(self.committed) and self.committed[-1].is_live
+
+    def until_live(self, seconds: float = 180) -> None:
+        self.until(lambda: self.is_live, "live", seconds)
 
     def until_answered(self) -> None:
         """Every request has been acted on."""

@@ -304,7 +304,7 @@ def test_a_table_of_five_thousand_ranges_is_copied_compacted_and_followed(
         began = time.process_time()
         with writing(job, rate=50):
             job.start()
-            job.until(lambda: job.state.is_live, "live", seconds=500)
+            job.until_live(seconds=500)
             ranges, spent = len(job.coordinator.plan.ranges), time.process_time() - began
             print(f"\n{ranges:,} ranges: live after {spent:.1f} CPU-seconds of the driver, in {job.state.epoch} epochs")
             assert ranges >= 5000

@@ -420,7 +420,7 @@ def test_a_live_job_stays_exact_while_its_target_is_compacted_from_outside(
         job.start()
         with writing(job):
             job.until(lambda: bool(job.case.lake.exists() and bounds_exist(job.case.lake)), "the first rows")
-            while not job.state.is_live:
+            while not job.is_live:
                 maintenance.compact(job.config, say=said.append)
             for _ in range(5):
                 maintenance.compact(job.config, say=said.append)
