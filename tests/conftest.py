@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from pyspark.sql import SparkSession
 
-from devkit.iotdb import IotdbServer
+from devkit.iotdb import Heaps, IotdbServer
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.orders import quote
 from devkit.spark import local_spark
@@ -55,7 +55,8 @@ def database(source_server: SqlServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def iotdb_server() -> Iterator[IotdbServer]:
-    with IotdbServer() as server:
+    # Each test has a database of its own, and each database buffers of its own outside the heap.
+    with IotdbServer(heaps=Heaps(direct=256)) as server:
         yield server
 
 
