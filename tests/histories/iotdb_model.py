@@ -28,6 +28,8 @@ _TYPES = {2: IotdbType.INT64, 4: IotdbType.DOUBLE, 5: IotdbType.TEXT, 11: IotdbT
 class ModelServer:
     """Used in place of a session; every session of a history is this one."""
 
+    connections = 1
+
     def __init__(self) -> None:
         self.slots: dict[tuple[str, int], dict[str, Cell]] = {}
         self.kinds: dict[tuple[str, str], IotdbType] = {}
@@ -88,6 +90,9 @@ class ModelServer:
     def has_points(self, device: str) -> bool:
         return any(each == device for each, _ in self.slots)
 
+    def flush(self, databases: Sequence[str]) -> bool:  # noqa: ARG002 - nothing is lost here
+        return True
+
     def precision(self) -> Precision:
         return Precision.MILLISECONDS
 
@@ -120,6 +125,9 @@ class ModelTable:
         self._server.before_effect()
         for time, device in re.findall(r"\(time = (-?\d+) AND ([^)]*)\)", statement):
             self._server.slots.pop((device, int(time)), None)
+
+    def flush(self, databases: Sequence[str]) -> bool:
+        return self._server.flush(databases)
 
     def rows(self, measurements: Sequence[Measurement], where: str) -> list[StoredPoints]:
         devices = dict.fromkeys(device for device, _ in self._server.slots if not where or f"({device})" in where)

@@ -112,6 +112,12 @@ class IotdbCase:
         session.close()
         return found
 
+    def lose(self, at: int) -> None:
+        """Empty the slot of the device `eu.s1` at a time, as another writer may have."""
+        session = self.server.session()
+        session.delete_data_in_range([f"root.{self.database}.eu.s1.*"], at, at)
+        session.close()
+
     def rows(self) -> list[Row]:
         """The same as readings, of a template without oddities, in key order."""
         found: list[Row] = []
@@ -140,6 +146,12 @@ class TableCase(IotdbCase):
         found = IotdbTable(session, "readings", tags=tags, time=TimeColumn("at", int), fields={}).slots()
         session.close()
         return found
+
+    def slots(self) -> list[tuple[str, int, dict[str, Value]]]:
+        return [(f"{region}.s{sensor}", at, fields) for (region, sensor), at, fields in self.table_rows()]
+
+    def lose(self, at: int) -> None:
+        self.execute(f"DELETE FROM readings WHERE time = {at} AND region = 'eu' AND sensor = '1'")
 
     def rows(self) -> list[Row]:
         found: list[Row] = []

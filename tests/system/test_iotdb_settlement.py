@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from devkit.iotdb import IotdbServer
-from tests.system.iotdb_case import READINGS, SLOTTED, Change, IotdbCase, reading
+from tests.system.iotdb_case import READINGS, SLOTTED, Change, IotdbCase, TableCase, reading
 from tests.tables import Row, batch
 from vnode_backfill.change import ChangeOp
 from vnode_backfill.columns import TableDefinition
@@ -28,9 +28,11 @@ pytestmark = pytest.mark.long
 INSERT, UPDATE, DELETE = ChangeOp
 
 
-@pytest.fixture
-def case(iotdb_server: IotdbServer, tmp_path: Path) -> IotdbCase:
-    return IotdbCase(iotdb_server, tmp_path)
+@pytest.fixture(params=[IotdbCase, TableCase], ids=["tree", "table"])
+def case(request: pytest.FixtureRequest, iotdb_server: IotdbServer, tmp_path: Path) -> IotdbCase:
+    """Both of the server's models."""
+    made: IotdbCase = request.param(iotdb_server, tmp_path)
+    return made
 
 
 def source_of(definition: TableDefinition, *rows: Row) -> Callable[[Sequence[Key]], pa.Table]:
@@ -62,9 +64,7 @@ def test_two_readers_that_did_not_see_each_other_are_found(case: IotdbCase) -> N
     sink = case.sink()
     first = case.read(sink, 0, reading(1, 5))
     # The second reader looked before the first had written.
-    session = case.server.session()
-    session.delete_data_in_range([f"root.{case.database}.eu.s1.*"], 5, 5)
-    session.close()
+    case.lose(5)
     second = case.read(sink, 1, reading(11, 5))
     with pytest.raises(SinkError, match="two or more keys"):
         sink.commit_reads(Epoch(1), [first, second], [], case.plan())
@@ -153,9 +153,7 @@ def test_a_row_that_a_merge_deleted_while_it_was_read_is_written_again(case: Iot
     case.append(sink, reading(1, 5))
     case.apply(sink, (DELETE, reading(1, 5), None), epoch=2)
     receipt = case.read(sink, 1, reading(11, 5, 11.0), epoch=2)
-    session = case.server.session()
-    session.delete_data_in_range([f"root.{case.database}.eu.s1.*"], 5, 5)
-    session.close()
+    case.lose(5)
     sink.commit_reads(Epoch(2), [receipt], [], case.plan())
     assert case.rows() == [reading(11, 5, 11.0)]
 
@@ -165,9 +163,7 @@ def test_without_a_source_to_ask_such_a_row_is_read_again(case: IotdbCase) -> No
     case.append(sink, reading(1, 5))
     case.apply(sink, (DELETE, reading(1, 5), None), epoch=2)
     receipt = case.read(sink, 1, reading(11, 5), epoch=2)
-    session = case.server.session()
-    session.delete_data_in_range([f"root.{case.database}.eu.s1.*"], 5, 5)
-    session.close()
+    case.lose(5)
     with pytest.raises(SinkUnavailableError, match="must be read again"):
         sink.commit_reads(Epoch(2), [receipt], [], case.plan())
     case.append(sink, reading(11, 5), epoch=2, ordinal=1)

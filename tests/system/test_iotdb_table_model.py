@@ -23,7 +23,7 @@ from tests.system.job_case import execute
 from tests.tables import Row, batch, table_of
 from vnode_backfill.change import ChangeOp
 from vnode_backfill.epoch import Epoch
-from vnode_backfill.errors import ConfigError, SinkError
+from vnode_backfill.errors import ConfigError, SinkError, SinkUnavailableError
 from vnode_backfill.sinks.iotdb import Existing
 from vnode_backfill.sinks.iotdb_compare import PointDifferenceKind, compare_points
 from vnode_backfill.sinks.iotdb_preflight import Level, inspect_iotdb
@@ -265,6 +265,40 @@ def test_the_preflight_tells_what_the_table_is_like(case: TableCase) -> None:
     case.execute("ALTER TABLE readings ADD COLUMN remark INT32 FIELD")
     findings = {each.check: each for each in inspect_iotdb(case.config(), READINGS, case.server.password)}
     assert "what its other fields hold goes with a row that is emptied: remark" in findings["iotdb.types"].fact
+
+
+class KilledAt:
+    """A lease check at which the server dies with SIGKILL and comes back, in the middle of writing or of emptying."""
+
+    def __init__(self, server: IotdbServer, *calls: int) -> None:
+        self._server, self._calls, self._made = server, calls, 0
+
+    def __call__(self) -> None:
+        self._made += 1
+        if self._made in self._calls:
+            self._server.kill()
+            self._server.start()
+
+
+def test_rows_written_and_emptied_survive_a_killed_server(tmp_path: Path) -> None:
+    with IotdbServer(precision="us") as server:
+        case = TableCase(server, tmp_path, SLOTTED, lease=KilledAt(server, 5, 24, 32))
+        sink = case.sink(tablet_rows=100)
+        rows: list[Row] = [("eu", n % 50, n // 50, float(n), "n") for n in range(2000)]
+        case.append(sink, *rows)
+        emptied: list[Row] = [(*each[:4], None) for each in rows[:700]]
+        gone = rows[700:1400]
+        changes = [
+            *((UPDATE, before, after) for before, after in zip(rows, emptied, strict=False)),
+            *((DELETE, each, None) for each in gone),
+        ]
+        with pytest.raises(SinkUnavailableError, match="was restarted while points were written"):
+            case.apply(sink, *changes, epoch=2)
+        case.apply(sink, *changes, epoch=2)
+        server.kill()
+        server.start()
+        found = compare_points(sink.writer()._settings, [batch(SLOTTED, [*emptied, *rows[1400:]])])
+        assert (found.rows, found.points, found.differences) == (1300, 1300, [])
 
 
 @pytest.fixture
