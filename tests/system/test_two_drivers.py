@@ -25,7 +25,7 @@ def test_second_driver_is_refused_and_a_sleeping_one_is_fenced(mariadb_server: M
     case = JobCase(mariadb_server, tmp_path, "drivers", settings=settings)
     with Workload(lambda: mariadb_server.connect("drivers"), table, seed=13, rate=200), case.started("run") as first:
         case.wait_for_phase(JobPhase.SNAPSHOT, first)
-        wait_for(lambda: case.report().ranges > 0, "the first ranges")
+        wait_for(lambda: case.report().ranges > 0, "the first ranges", seconds=180, state=case.report)
         assert f"process {first.pid}" in case.run("--until", "live", code=1)
         first.send(signal.SIGSTOP)
         wait_for(lambda: driver_of(case) is None, "the sleeping driver's lease to run out")
