@@ -282,7 +282,7 @@ class KilledAt:
 
 def test_rows_written_and_emptied_survive_a_killed_server(tmp_path: Path) -> None:
     with IotdbServer(precision="us") as server:
-        case = TableCase(server, tmp_path, SLOTTED, lease=KilledAt(server, 5, 24, 32))
+        case = TableCase(server, tmp_path, SLOTTED, lease=KilledAt(server, 24, 32))
         sink = case.sink(tablet_rows=100)
         rows: list[Row] = [("eu", n % 50, n // 50, float(n), "n") for n in range(2000)]
         case.append(sink, *rows)
