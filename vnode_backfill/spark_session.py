@@ -98,7 +98,7 @@ def session_starting(config: Config, master: str | None, *, quiet: bool) -> Iter
 def _warm_session(config: Config, master: str | None, *, quiet: bool) -> SparkSession:
     """A session that has run a task: on one machine the process that workers are forked from takes two seconds to load."""
     session = open_session(config, master, quiet=quiet)
-    if session.conf.get("spark.python.daemon.module", "") == _TASK_DAEMON:
+    if session.conf.get("spark.python.daemon.module", "") in (_TASK_DAEMON, _IOTDB_TASK_DAEMON):
         threading.Thread(target=_first_task, args=(session.sparkContext,), daemon=True).start()
     return session
 

@@ -10,7 +10,7 @@ whole file that it recovers, later points of the same series and time included:
 
 So before a commit the server is flushed if a slot that was emptied since the last flush may have been written. Slots that a merge empties are
 remembered, and few merges write one of them again; reads are not looked through, and flush if anything is remembered. What
-a driver has emptied is unknown to the next one, which therefore flushes before its first commit.
+a driver has emptied is unknown to the next one, which therefore flushes before it writes anything: when little waits to be flushed.
 
 A flush protects only what the server still has. If it was restarted since the writing began, its connection to this process is a new
 one; then the epoch is not committed but repeated.
@@ -43,12 +43,16 @@ class Rewrites:
         self._session, self._mapping = session, mapping
         self._lock = threading.Lock()
         self._emptied: set[Slot] | None = None
-        self._rewritten = self._told = False
+        self._rewritten = self._told = self._begun = False
 
     def begin(self) -> int:
         """To be called before points are written; gives what `secure` wants to be told."""
         with self._lock:
-            self._session.ask("SHOW VERSION")
+            if self._begun:
+                self._session.ask("SHOW VERSION")
+            else:
+                self._flush()
+                self._emptied, self._begun = set(), True
             return self._session.connections
 
     def emptied(self, slots: Collection[Slot]) -> None:
