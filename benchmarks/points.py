@@ -27,7 +27,7 @@ from devkit.waiting import wait_for
 
 TABLE, WORKERS, COLUMNS = "readings", 2, 7
 _CASE = "iotdb"
-_SENSORS, _TABLET_ROWS = 20, 10_000
+_SENSORS, _TABLET_ROWS, _RANGE_ROWS = 20, 10_000, 50_000
 _KINDS = (TSDataType.INT32, TSDataType.INT64, TSDataType.FLOAT, TSDataType.DOUBLE, TSDataType.INT32)
 _NAMES = ["level", "total", "temperature", "pressure", "state"]
 _CREATE = """
@@ -114,7 +114,7 @@ def _copy(bench: Bench, server: IotdbServer, database: str) -> JobRun:
         "host": server.host, "port": server.port, "device": f"root.{database}.s{{sensor}}",
         "time": {"column": "at", "unit": "ms"}, "password_file": str(_password(bench, server)),
     }  # fmt: skip
-    job = bench.job(TABLE, {"sink": {"iotdb": sink}, "workers": WORKERS, "limits": {"range_rows": _TABLET_ROWS}})
+    job = bench.job(TABLE, {"sink": {"iotdb": sink}, "workers": WORKERS, "limits": {"range_rows": _RANGE_ROWS}})
     return job.to_live()
 
 
