@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devkit.commands import run_command
+from devkit.waiting import wait_for
 
 _FILLER = ".filler"
 
@@ -23,13 +25,23 @@ class SmallDisk:
     def full(self, *, but: int = 0) -> Iterator[None]:
         """No more than `but` bytes are left while the block lasts."""
         filler = self.folder / _FILLER
-        space = os.statvfs(self.folder)
-        with filler.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize - but)
         try:
+            with filler.open("wb") as file:
+                wait_for(lambda: self._filled(file.fileno(), but), "the disk to be filled")
             yield
         finally:
             filler.unlink()
+
+    def _filled(self, file: int, but: int) -> bool:
+        """Take what is left; not done if somebody else took some of it just before."""
+        space = os.statvfs(self.folder)
+        try:
+            os.posix_fallocate(file, 0, space.f_bavail * space.f_frsize - but)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return False
+        return True
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
