@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
+import pytest
 
 from consume_upstream.buffer import buffer_schema
 from devkit.comparer import Value
@@ -41,6 +44,24 @@ SLOTTED = table_of(
 )
 """The slot tells the key."""
 
+EVERY_TYPE = {
+    "region": "varchar(9)", "sensor": "int", "at": "datetime(3)", "tiny": "tinyint", "whole": "int unsigned",
+    "big": "bigint unsigned", "price": "decimal(20,4)", "ratio": "float", "exact": "double", "flag": "bit(1)",
+    "bits": "bit(12)", "text": "text", "day": "date", "moment": "timestamp(3)", "clock": "time", "raw": "blob",
+    "kind": "enum('a','b')", "year": "year",
+}  # fmt: skip
+EVERY_VALUE: Row = (
+    "eu", 1, datetime(2024, 5, 1, 12, 0, 0, 1000), -128, 2**32 - 1, Decimal(2**64 - 1), Decimal("-0.0001"), 0.1, -1e300,
+    True, b"\x0f\xff", "é\0", date(1000, 1, 1), datetime(1999, 12, 31, 23, 59, 59, 999_000, UTC), "-838:59:59",
+    b"\0\xff\0", "b", 2155,
+)  # fmt: skip
+EVERY_POINT: Mapping[str, object] = {
+    "tiny": -128, "whole": 2**32 - 1, "big": "18446744073709551615", "price": "-0.0001", "exact": -1e300,
+    "ratio": pytest.approx(0.1, rel=1e-6), "flag": True, "bits": b"\x0f\xff", "text": "é\0", "day": date(1000, 1, 1),
+    "moment": 946684799999, "clock": "-838:59:59", "raw": b"\0\xff\0", "kind": "b", "year": 2155,
+}  # fmt: skip
+"""A row of `EVERY_TYPE` and the points it becomes at 1714564800001, decimals as text."""
+
 Change: TypeAlias = tuple[ChangeOp, Row | None, Row | None]
 """An operation with the row before and after it."""
 
@@ -49,6 +70,12 @@ def reading(
     number: int, at: int, temp: float | None = 1.0, note: str | None = "n", region: str = "eu", sensor: int = 1
 ) -> Row:
     return (number, region, sensor, at, temp, note)
+
+
+def row(case: IotdbCase, *values: object, **named: object) -> Row:
+    """A reading, without its id where the table has none."""
+    made = reading(*values, **named)  # type: ignore[arg-type]
+    return made if case.definition is READINGS else made[1:]
 
 
 @dataclass

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from devkit.mysql import MySqlServer
 from devkit.operations import OpKind
 from devkit.orders import create_orders_table, orders_table
 from devkit.writer import Workload
-from tests.system.iotdb_case import READINGS, SLOTTED, TableCase, reading
+from tests.system.iotdb_case import EVERY_POINT, EVERY_TYPE, EVERY_VALUE, READINGS, SLOTTED, TableCase, reading, row
 from tests.system.iotdb_job import NO_SHARED_TIMES, IotdbTableJob, rows_of
 from tests.system.job_case import execute
 from tests.tables import Row, batch, table_of
@@ -44,37 +42,14 @@ def either(request: pytest.FixtureRequest, iotdb_server: IotdbServer, tmp_path: 
     return TableCase(iotdb_server, tmp_path, request.param)
 
 
-def row(case: TableCase, *values: object, **named: object) -> Row:
-    """A reading, without its id where the table has none."""
-    made = reading(*values, **named)  # type: ignore[arg-type]
-    return made if case.definition is READINGS else made[1:]
-
-
 def test_every_type_arrives_exactly(case: TableCase) -> None:
-    case.definition = table_of(
-        {
-            "region": "varchar(9)", "sensor": "int", "at": "datetime(3)", "tiny": "tinyint", "whole": "int unsigned",
-            "big": "bigint unsigned", "price": "decimal(20,4)", "ratio": "float", "exact": "double", "flag": "bit(1)",
-            "bits": "bit(12)", "text": "text", "day": "date", "moment": "timestamp(3)", "clock": "time", "raw": "blob",
-            "kind": "enum('a','b')", "year": "year", "Odd `Name\"": "int",
-        },
-        "region", "sensor", "at",
-    )  # fmt: skip
-    at, moment = datetime(2024, 5, 1, 12, 0, 0, 1000), datetime(1999, 12, 31, 23, 59, 59, 999_000, UTC)
-    values: Row = (
-        "eu", 1, at, -128, 2**32 - 1, Decimal(2**64 - 1), Decimal("-0.0001"), 0.1, -1e300, True, b"\x0f\xff", "é\0",
-        date(1000, 1, 1), moment, "-838:59:59", b"\0\xff\0", "b", 2155, 7,
-    )  # fmt: skip
-    empty: Row = ("eu", 2, at, *(None for _ in values[3:-1]), 8)
+    case.definition = table_of({**EVERY_TYPE, 'Odd `Name"': "int"}, "region", "sensor", "at")
+    values: Row = (*EVERY_VALUE, 7)
+    empty: Row = ("eu", 2, values[2], *(None for _ in values[3:-1]), 8)
     sink = case.sink(time={"column": "at"}, decimal="text")
     case.append(sink, values, empty)
     first, second = case.table_rows()
-    assert first[:2] == (("eu", "1"), 1714564800001)
-    assert first[2] == {
-        "tiny": -128, "whole": 2**32 - 1, "big": "18446744073709551615", "price": "-0.0001", "exact": -1e300,
-        "ratio": pytest.approx(0.1, rel=1e-6), "flag": True, "bits": b"\x0f\xff", "text": "é\0", "day": date(1000, 1, 1),
-        "moment": 946684799999, "clock": "-838:59:59", "raw": b"\0\xff\0", "kind": "b", "year": 2155, 'odd `name"': 7,
-    }  # fmt: skip
+    assert first == (("eu", "1"), 1714564800001, {**EVERY_POINT, 'odd `name"': 7})
     assert second == (("eu", "2"), 1714564800001, {'odd `name"': 8})
     assert compare_points(sink.writer()._settings, [batch(case.definition, [values, empty])]).equal
 
