@@ -8,6 +8,7 @@ visibility was sampled; every row in its file belongs to that range; a range wit
 - Every batch's keys are placed by the plan's own function and compared with the range asked for. A disagreement means that the
   client's order is not the server's: the job stops instead of losing a row.
 - A lane stops *between* ranges when its time is over; what it did not begin is simply not in its receipts.
+- The next range is read while the last one is written (`read_ahead`); what it has begun to read is written.
 
 With a rate limit a range is read in several queries, each with its own view. That is safe for the same reason that several ranges
 are: all of them begin after the visibility was sampled and end before the next written offset is.
@@ -29,6 +30,7 @@ from progress.task_progress import TaskProgress
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import KeyOrderError
 from vnode_backfill.keys import PlannedRange, SplitPlan
+from vnode_backfill.read_ahead import Batches, Ranges, ReadAhead
 from vnode_backfill.sinks import RangeWriter, ReadReceipt
 from vnode_backfill.tasks import run_tasks
 from vnode_backfill.vnode import Key, KeyKind, keys_of
@@ -100,14 +102,20 @@ class VnodeStream:
     def receipts(self) -> Iterator[ReadReceipt]:
         """A receipt per range that was read to its end; at least one range is read."""
         lane = self._lane
+        with ReadAhead(self._read) as ranges:
+            for number, (planned, batches) in enumerate(zip(lane.ranges, ranges, strict=False)):
+                receipt = lane.writer.write(lane.epoch, planned.ordinal, lane.attempt, self._told(number, batches))
+                self._tell(number + 1)
+                yield receipt
+
+    def _read(self) -> Ranges:
+        """The ranges in turn, over one connection; none is begun when the time is over, but the first. Runs beside the writing."""
+        lane = self._lane
         with lane.table.session() as session, KeyOrder(lane.table, lane.plan, lambda: nullcontext(session)) as order:
             for number, planned in enumerate(lane.ranges):
                 if number and self._clock() >= self._ends:
                     return
-                batches = self._checked(planned, order, self._rows(session, planned))
-                receipt = lane.writer.write(lane.epoch, planned.ordinal, lane.attempt, self._told(number, batches))
-                self._tell(number + 1)
-                yield receipt
+                yield self._checked(planned, order, self._rows(session, planned))
 
     def _told(self, ranges: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches; after each one the driver is told how far this lane is, `ranges` of them to their end."""
@@ -142,9 +150,7 @@ class VnodeStream:
         last = batch.slice(batch.num_rows - 1)
         return keys_of(self._lane.plan.parts, _key_columns(self._lane, last))[0]
 
-    def _checked(
-        self, planned: PlannedRange, order: KeyOrder, batches: Iterator[pa.RecordBatch]
-    ) -> Iterator[pa.RecordBatch]:
+    def _checked(self, planned: PlannedRange, order: KeyOrder, batches: Iterator[pa.RecordBatch]) -> Batches:
         """The same batches, each proven to lie in its range. Rows come in the server's order, so for text, whose order must be
         asked for, the first and the last key of a batch prove the rest; they are asked for when the range is read, because the
         lane's one connection is busy until then. No receipt exists before this has ended."""
