@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from vnode_backfill.sinks import iotdb
 from vnode_backfill.task_daemon import main
 
-PRELOADED = (iotdb,)
-
 if __name__ == "__main__":
-    main()
+    main("vnode_backfill.sinks.iotdb")
