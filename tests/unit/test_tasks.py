@@ -34,7 +34,9 @@ def test_archives_of_spark_are_left_out_only_where_what_they_hold_is_installed(
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
     archives = [str(tmp_path / "pyspark" / "python" / "lib" / name) for name in ("pyspark.zip", "py4j-0.10-src.zip")]
-    given = ["/job", *archives, "/elsewhere/pyspark/python/lib/pyspark.zip", "/mine.zip", str(tmp_path)]
+    linked = tmp_path / "linked"
+    linked.symlink_to(tmp_path)
+    given = ["/job", *archives, "/elsewhere/pyspark/python/lib/pyspark.zip", "/mine.zip", str(linked)]
     left = without_archives(given)
     assert [path for path in archives if path in left] == (archives if stays else [])
     assert [path for path in left if path not in archives] == [path for path in given if path not in archives]
