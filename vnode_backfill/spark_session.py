@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from vnode_backfill.config import Config
 from vnode_backfill.config_values import reveal
+from vnode_backfill.daemon_ahead import start_ahead
 from vnode_backfill.hadoop_options import hadoop_settings
 from vnode_backfill.shipping import ship_packages
 
@@ -31,6 +32,7 @@ _SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 _TASK_DAEMON, _IOTDB_TASK_DAEMON = "vnode_backfill.task_daemon", "vnode_backfill.iotdb_task_daemon"
+_DAEMONS = (_TASK_DAEMON, _IOTDB_TASK_DAEMON)
 _LOCAL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """This JVM hands tasks to Python and sees no rows. The full compiler only costs: 9 CPU-seconds became 17 before the first range was read."""
 _FORCED = {
@@ -50,6 +52,8 @@ def open_session(config: Config, master: str | None, *, quiet: bool) -> SparkSes
         # What spark-submit was told is in its JVM: before the connection to it a SparkConf is empty and hides it.
         SparkContext._ensure_initialized()
     conf = _configured(config, master)
+    if conf.get("spark.python.daemon.module") in _DAEMONS and _runs_this_python(conf):
+        _start_daemon_ahead(conf)
     if quiet and not _submitted():
         _start_jvm(conf)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
@@ -57,6 +61,17 @@ def open_session(config: Config, master: str | None, *, quiet: bool) -> SparkSes
     if not _is_local(session.sparkContext.master or ""):
         ship_packages(session.sparkContext)
     return session
+
+
+def _start_daemon_ahead(conf: SparkConf) -> None:
+    """A JVM that runs already was started without knowing where the daemon is."""
+    with SparkContext._lock:
+        if SparkContext._gateway is None:
+            start_ahead(conf.get("spark.python.daemon.module") or _TASK_DAEMON)
+
+
+def _runs_this_python(conf: SparkConf) -> bool:
+    return os.environ.get("PYSPARK_PYTHON") == sys.executable and not conf.contains("spark.pyspark.python")
 
 
 def _configured(config: Config, master: str | None) -> SparkConf:
@@ -98,7 +113,7 @@ def session_starting(config: Config, master: str | None, *, quiet: bool) -> Iter
 def _warm_session(config: Config, master: str | None, *, quiet: bool) -> SparkSession:
     """A session that has run a task: on one machine the process that workers are forked from takes two seconds to load."""
     session = open_session(config, master, quiet=quiet)
-    if session.conf.get("spark.python.daemon.module", "") in (_TASK_DAEMON, _IOTDB_TASK_DAEMON):
+    if session.conf.get("spark.python.daemon.module", "") in _DAEMONS:
         threading.Thread(target=_first_task, args=(session.sparkContext,), daemon=True).start()
     return session
 

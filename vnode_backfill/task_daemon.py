@@ -15,6 +15,8 @@ from collections.abc import Sequence, Set
 from importlib import import_module
 from pathlib import Path
 
+from vnode_backfill.daemon_ahead import hand_over, waiting
+
 PRELOADED = (
     "consume_upstream.executor",
     "consume_upstream.mysql.server",
@@ -27,7 +29,10 @@ PRELOADED = (
 
 
 def main(*more: str) -> None:
-    """Become Spark's daemon, with `more` modules loaded."""
+    """Become Spark's daemon, with `more` modules loaded; or leave that to one that was started ahead."""
+    ahead = waiting(sys.argv[1:])
+    if ahead is None and hand_over(sys.argv[1:]):
+        return
     sys.path[:] = without_archives(sys.path)
     for name in (*PRELOADED, *more):
         import_module(name)
@@ -41,7 +46,8 @@ def main(*more: str) -> None:
     gc.collect()
     gc.freeze()
     forget_archives()
-    manager()  # type: ignore[no-untyped-call]
+    if ahead is None or ahead.take_over():
+        manager()  # type: ignore[no-untyped-call]
 
 
 def without_archives(paths: Sequence[str]) -> list[str]:

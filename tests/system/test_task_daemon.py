@@ -1,0 +1,133 @@
+"""The daemon that is loaded ahead serves Spark, what Spark starts serves itself where it is not there, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from devkit.waiting import wait_for
+from vnode_backfill import daemon_ahead
+from vnode_backfill.daemon_ahead import hand_over, start_ahead
+
+MODULE = "vnode_backfill.task_daemon"
+PLACE = "VNODE_BACKFILL_TASK_DAEMON"
+
+
+@contextmanager
+def started_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """As a driver does it; `stdin` is what the driver holds."""
+    monkeypatch.setenv(PLACE, "")
+    start_ahead(MODULE)
+    process = daemon_ahead._started.pop()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def started_by_spark(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """As Spark does it, with settings that only its own environment has."""
+    own = {"PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", MODULE, "pyspark.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, **own},
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def listens_at(process: subprocess.Popen[bytes]) -> Path:
+    """Where the daemon that has these streams says that it takes orders for workers."""
+    assert process.stdout is not None
+    (length,) = struct.unpack("!i", process.stdout.read(4))
+    return Path(process.stdout.read(length).decode())
+
+
+def loaded(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it has the kernels' compiler in memory, which only a loaded daemon has."""
+    return "llvmlite" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+def close(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def test_daemon_ahead_serves_spark_with_its_environment_and_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with started_ahead(monkeypatch) as ahead:
+        place = Path(os.environ[PLACE])
+        assert place.parent.stat().st_mode & 0o077 == 0
+        with started_by_spark(tmp_path) as spark:
+            assert listens_at(spark).parent == tmp_path
+            assert loaded(ahead)
+            assert not loaded(spark)
+            assert not place.parent.exists()
+            # The driver may go on without it: it belongs to Spark now.
+            close(ahead)
+            assert ahead.poll() is None
+            close(spark)
+            ahead.wait(10)
+            assert spark.wait(10) == 0
+
+
+def test_it_serves_the_first_that_comes_and_the_next_one_serves_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with started_ahead(monkeypatch), started_by_spark(tmp_path) as first, started_by_spark(tmp_path) as second:
+        places = {listens_at(first), listens_at(second)}
+        assert len(places) == 2
+        assert sorted(map(loaded, (first, second))) == [False, True]
+
+
+@pytest.mark.parametrize("already", [False, True], ids=["before anybody came", "while somebody waits"])
+def test_what_spark_started_serves_itself_when_the_one_ahead_was_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, already: bool
+) -> None:
+    with started_ahead(monkeypatch) as ahead:
+        if not already:
+            ahead.kill()
+            ahead.wait()
+        else:
+            # It takes nothing any more, and whoever comes waits.
+            ahead.send_signal(signal.SIGSTOP)
+        with started_by_spark(tmp_path) as spark:
+            if already:
+                wait_for(lambda: has_a_connection(spark), "what Spark started to come", seconds=30)
+                ahead.kill()
+                ahead.wait()
+            assert listens_at(spark).parent == tmp_path
+            assert loaded(spark)
+
+
+def has_a_connection(process: subprocess.Popen[bytes]) -> bool:
+    links = (entry.readlink() for entry in Path(f"/proc/{process.pid}/fd").iterdir())
+    return any(link.name.startswith("socket:") for link in links)
+
+
+def test_it_ends_with_the_driver_that_never_needed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with started_ahead(monkeypatch) as ahead:
+        place = Path(os.environ[PLACE])
+        close(ahead)
+        assert ahead.wait(60) == 0
+        assert not place.parent.exists()
+
+
+def test_other_workers_of_spark_are_not_its_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    with started_ahead(monkeypatch):
+        assert not hand_over(["pyspark.sql.worker.analyze_udtf"])
+        assert not hand_over([])
