@@ -7,7 +7,10 @@ environment, and stays until it ends. What must be true: a daemon serves Spark i
 - Nothing is lost where any of it fails: whoever Spark started and whose streams nobody took becomes the daemon itself.
 - It serves the first that comes, and nobody after: the way to it is removed when its streams are taken.
 - While it waits it has a pipe from the driver, whose end is its end; then it has Spark's, like every daemon.
-- Only this user's processes find it: its socket lies in a folder that is the user's alone.
+- Its socket lies in a folder that is the user's alone, and nothing is given to one that lies elsewhere: the name is known, and free
+  when the folder is gone.
+- It begins as Spark would have begun it, as far as that cannot be made up for later: the variables that count before the first
+  line of Python or the first import, and the number of open files. Where a job sets variables of its own, nothing is started ahead.
 
     driver ─ starts ─▶ ahead: loads … waits … takes streams, environment ─▶ forks workers
        └─ starts ─▶ JVM ─ first task ─▶ daemon module: gives them ┘ waits for its end
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -31,6 +35,7 @@ from pathlib import Path
 AHEAD = "--ahead"
 _PLACE = "VNODE_BACKFILL_TASK_DAEMON"
 _WORKER = "pyspark.worker"
+_SOCKET = "socket"
 _STREAMS = (0, 1, 2)
 _TAKEN = b"!"
 _LONGEST = 1 << 20
@@ -40,26 +45,27 @@ _started: list[subprocess.Popen[bytes]] = []
 
 def start_ahead(module: str) -> None:
     """In the driver, before its JVM starts: have `module` loaded. Does nothing where that is not possible."""
-    folder = Path(tempfile.mkdtemp(prefix="vnode-backfill-daemon-"))
-    try:
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(folder / "socket"))
-            listener.listen(1)
-            words = [sys.executable, "-m", module, AHEAD, str(listener.fileno()), str(folder)]
-            process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[listener.fileno()], process_group=0, env=_environment(),
-            )  # fmt: skip
-    except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    _started.append(process)
-    os.environ[_PLACE] = str(folder / "socket")
+    with suppress(OSError):
+        folder = Path(tempfile.mkdtemp(prefix="vnode-backfill-daemon-"))
+        try:
+            _started.append(_start(module, folder))
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        os.environ[_PLACE] = str(folder / _SOCKET)
 
 
-def _environment() -> dict[str, str]:
-    """What Spark would set, as far as it counts before the first line of Python or the first import."""
-    return {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **os.environ}
+def _start(module: str, folder: Path) -> subprocess.Popen[bytes]:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / _SOCKET))
+        listener.listen(1)
+        words = [sys.executable, "-m", module, AHEAD, str(listener.fileno()), str(folder)]
+        # Spark keeps the user's hash seed and none of the user's number of threads.
+        environment = {"PYTHONHASHSEED": "0", **os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "YES"}
+        return subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()], process_group=0, env=environment,
+        )  # fmt: skip
 
 
 def hand_over(arguments: Sequence[str]) -> bool:
@@ -68,12 +74,26 @@ def hand_over(arguments: Sequence[str]) -> bool:
     if place is None or list(arguments) != [_WORKER]:
         return False
     with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(place)
-        socket.send_fds(connection, [json.dumps(dict(os.environ)).encode() + b"\n"], _STREAMS)
+        _connect(connection, Path(place))
+        environment = json.dumps(dict(os.environ)).encode() + b"\n"
+        sent = socket.send_fds(connection, [environment], _STREAMS)
+        connection.sendall(environment[sent:])
         if connection.recv(1) == _TAKEN:
             connection.recv(1)
             return True
     return False
+
+
+def _connect(connection: socket.socket, place: Path) -> None:
+    try:
+        connection.connect(str(place))
+    except ConnectionRefusedError:
+        # It was killed, and left its folder behind.
+        shutil.rmtree(place.parent, ignore_errors=True)
+        raise
+    # After connecting: whose folder it is now is whose it was.
+    if place.parent.lstat().st_uid != os.getuid():
+        raise PermissionError(f"{place} is somebody else's")
 
 
 class Waiting:
@@ -83,6 +103,10 @@ class Waiting:
         self._listener, self._folder = socket.socket(fileno=descriptor), folder
         self._connection: socket.socket | None = None
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # A JVM raises its own limit, and its children have it.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
     def take_over(self) -> bool:
         """Wait for whom Spark starts, and take its place; False if the driver ended before."""

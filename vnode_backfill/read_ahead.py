@@ -6,6 +6,7 @@ after its reader has come to its end; a reader's error is the writer's; nobody i
 - One thread reads, and nothing but it touches the source's connection. What it has read goes through one queue.
 - A range's batches are followed by its end, put there by the reader after the last batch was proven; an error takes the end's place.
 - Two ranges at most are in hand, one to write and one to read, and of what is read `_MOST_BYTES` and a batch.
+- A result may stay open while the range before it is written. The source waits for minutes; then the read fails and is tried again.
 - Leaving the block tells the reader to stop and waits for it: at its next batch, or when the source's own timeout ends its waiting.
 """
 
@@ -18,6 +19,8 @@ from contextlib import closing
 from types import TracebackType
 
 import pyarrow as pa
+
+from vnode_backfill.errors import LawBrokenError
 
 Batches = Generator[pa.RecordBatch, None, None]
 Ranges = Generator[Batches, None, None]
@@ -91,7 +94,8 @@ class ReadAhead:
 
     def _finish(self, current: _Range) -> None:
         with self._changed:
-            assert current.ended, "a range is taken to its end"
+            if current.batches or not current.ended:
+                raise LawBrokenError("a range was left before its end")
             self._ranges.popleft()
             self._changed.notify_all()
 

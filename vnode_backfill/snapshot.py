@@ -8,7 +8,8 @@ visibility was sampled; every row in its file belongs to that range; a range wit
 - Every batch's keys are placed by the plan's own function and compared with the range asked for. A disagreement means that the
   client's order is not the server's: the job stops instead of losing a row.
 - A lane stops *between* ranges when its time is over; what it did not begin is simply not in its receipts.
-- The next range is read while the last one is written (`read_ahead`); what it has begun to read is written.
+- The next range is read while the last one is written (`read_ahead`). What a lane has begun to read it also writes: after its time it
+  may have two ranges left to write, never a read for nothing.
 
 With a rate limit a range is read in several queries, each with its own view. That is safe for the same reason that several ranges
 are: all of them begin after the visibility was sampled and end before the next written offset is.

@@ -52,7 +52,7 @@ def open_session(config: Config, master: str | None, *, quiet: bool) -> SparkSes
         # What spark-submit was told is in its JVM: before the connection to it a SparkConf is empty and hides it.
         SparkContext._ensure_initialized()
     conf = _configured(config, master)
-    if conf.get("spark.python.daemon.module") in _DAEMONS and _runs_this_python(conf):
+    if conf.get("spark.python.daemon.module") in _DAEMONS and _runs_workers_like_this(conf):
         _start_daemon_ahead(conf)
     if quiet and not _submitted():
         _start_jvm(conf)
@@ -70,8 +70,10 @@ def _start_daemon_ahead(conf: SparkConf) -> None:
             start_ahead(conf.get("spark.python.daemon.module") or _TASK_DAEMON)
 
 
-def _runs_this_python(conf: SparkConf) -> bool:
-    return os.environ.get("PYSPARK_PYTHON") == sys.executable and not conf.contains("spark.pyspark.python")
+def _runs_workers_like_this(conf: SparkConf) -> bool:
+    """Whether workers run with the Python that runs this, and with its environment."""
+    own = ("spark.pyspark.python", "spark.executorEnv.")
+    return os.environ.get("PYSPARK_PYTHON") == sys.executable and not any(n.startswith(own) for n, _ in conf.getAll())
 
 
 def _configured(config: Config, master: str | None) -> SparkConf:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,17 +30,21 @@ def started_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[
     monkeypatch.setenv(PLACE, "")
     start_ahead(MODULE)
     process = daemon_ahead._started.pop()
+    folder = Path(os.environ[PLACE]).parent
     try:
         yield process
     finally:
         process.kill()
         process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def started_by_spark(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """As Spark does it, with settings that only its own environment has."""
     own = {"PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder)}
+    # More than one call to the socket takes.
+    own |= {f"LARGE_{number}": "x" * 100_000 for number in range(5)}
     process = subprocess.Popen(
         [sys.executable, "-m", MODULE, "pyspark.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={**os.environ, **own},
@@ -125,6 +132,46 @@ def test_it_ends_with_the_driver_that_never_needed_it(monkeypatch: pytest.Monkey
         close(ahead)
         assert ahead.wait(60) == 0
         assert not place.parent.exists()
+
+
+def test_nothing_is_given_to_a_socket_that_somebody_else_put_where_the_daemon_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = tmp_path / "taken" / "socket"
+    place.parent.mkdir()
+    monkeypatch.setenv(PLACE, str(place))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place))
+        listener.listen(1)
+        # As if its folder belonged to another user.
+        monkeypatch.setattr(os, "getuid", lambda: place.parent.stat().st_uid + 1)
+        assert not hand_over(["pyspark.worker"])
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(1) == b""
+
+
+def test_what_a_killed_daemon_left_is_cleared_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with started_ahead(monkeypatch) as ahead:
+        place = Path(os.environ[PLACE])
+        ahead.kill()
+        ahead.wait()
+        assert place.exists()
+        assert not hand_over(["pyspark.worker"])
+        assert not place.parent.exists()
+
+
+def test_nothing_is_started_where_there_is_no_room_for_its_socket(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(PLACE, raising=False)
+    long = tmp_path / ("x" * 200)
+    long.mkdir()
+    for folder in (long, tmp_path / "missing"):
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        start_ahead(MODULE)
+        assert PLACE not in os.environ
+    assert list(long.iterdir()) == []
 
 
 def test_other_workers_of_spark_are_not_its_business(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from devkit.waiting import wait_for
-from vnode_backfill.errors import SourceLostError
+from vnode_backfill.errors import LawBrokenError, SourceLostError
 from vnode_backfill.read_ahead import Batches, Ranges, ReadAhead
 
 
@@ -115,3 +115,8 @@ def test_writer_that_fails_leaves_no_reader_and_no_open_source_behind() -> None:
     assert source.closed
     assert no_reader_is_left()
     assert source.read < 103
+
+
+def test_writer_that_leaves_a_range_before_its_end_is_told() -> None:
+    with ReadAhead(Source([[1, 2], [3]])) as ranges, pytest.raises(LawBrokenError, match="before its end"):
+        list(map(next, ranges))
