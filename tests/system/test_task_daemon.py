@@ -24,19 +24,26 @@ MODULE = "vnode_backfill.task_daemon"
 PLACE = "VNODE_BACKFILL_TASK_DAEMON"
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """With a name that leaves room for that of a socket."""
+    with tempfile.TemporaryDirectory(prefix="sockets-") as name:
+        yield Path(name)
+
+
 @contextmanager
 def started_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     """As a driver does it; `stdin` is what the driver holds."""
     monkeypatch.setenv(PLACE, "")
     start_ahead(MODULE)
     process = daemon_ahead._started.pop()
-    folder = Path(os.environ[PLACE]).parent
+    place = Path(os.environ[PLACE])
     try:
         yield process
     finally:
         process.kill()
         process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(place.parent, ignore_errors=True)
 
 
 @contextmanager
@@ -74,13 +81,13 @@ def close(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_daemon_ahead_serves_spark_with_its_environment_and_ends_with_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     with started_ahead(monkeypatch) as ahead:
         place = Path(os.environ[PLACE])
         assert place.parent.stat().st_mode & 0o077 == 0
-        with started_by_spark(tmp_path) as spark:
-            assert listens_at(spark).parent == tmp_path
+        with started_by_spark(folder) as spark:
+            assert listens_at(spark).parent == folder
             assert loaded(ahead)
             assert not loaded(spark)
             assert not place.parent.exists()
@@ -93,9 +100,9 @@ def test_daemon_ahead_serves_spark_with_its_environment_and_ends_with_it(
 
 
 def test_it_serves_the_first_that_comes_and_the_next_one_serves_itself(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    with started_ahead(monkeypatch), started_by_spark(tmp_path) as first, started_by_spark(tmp_path) as second:
+    with started_ahead(monkeypatch), started_by_spark(folder) as first, started_by_spark(folder) as second:
         places = {listens_at(first), listens_at(second)}
         assert len(places) == 2
         assert sorted(map(loaded, (first, second))) == [False, True]
@@ -103,7 +110,7 @@ def test_it_serves_the_first_that_comes_and_the_next_one_serves_itself(
 
 @pytest.mark.parametrize("already", [False, True], ids=["before anybody came", "while somebody waits"])
 def test_what_spark_started_serves_itself_when_the_one_ahead_was_killed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, already: bool
+    monkeypatch: pytest.MonkeyPatch, folder: Path, already: bool
 ) -> None:
     with started_ahead(monkeypatch) as ahead:
         if not already:
@@ -112,12 +119,12 @@ def test_what_spark_started_serves_itself_when_the_one_ahead_was_killed(
         else:
             # It takes nothing any more, and whoever comes waits.
             ahead.send_signal(signal.SIGSTOP)
-        with started_by_spark(tmp_path) as spark:
+        with started_by_spark(folder) as spark:
             if already:
                 wait_for(lambda: has_a_connection(spark), "what Spark started to come", seconds=30)
                 ahead.kill()
                 ahead.wait()
-            assert listens_at(spark).parent == tmp_path
+            assert listens_at(spark).parent == folder
             assert loaded(spark)
 
 
@@ -135,9 +142,9 @@ def test_it_ends_with_the_driver_that_never_needed_it(monkeypatch: pytest.Monkey
 
 
 def test_nothing_is_given_to_a_socket_that_somebody_else_put_where_the_daemon_was(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    place = tmp_path / "taken" / "socket"
+    place = folder / "taken" / "socket"
     place.parent.mkdir()
     monkeypatch.setenv(PLACE, str(place))
     with socket.socket(socket.AF_UNIX) as listener:
