@@ -3,6 +3,7 @@
 #   prepare_python    a virtual environment in .venv with the project and its test tools
 #   prepare_java      Java 17 or newer and Maven
 #   prepare_servers   jars and servers in the user's cache folder
+#   prepare_jvm       the classes of Spark's JVM in .venv, for jobs that start sooner
 # Each does nothing when its work is done already. What cannot be installed here is named with the command that does it.
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -84,6 +85,11 @@ prepare_java() {
     if ! command -v mvn >/dev/null; then
         install_packages "Maven" maven
     fi
+}
+
+prepare_jvm() {
+    say "classes of Spark's JVM"
+    .venv/bin/python -m vnode_backfill.archive_classes
 }
 
 prepare_servers() {

@@ -23,6 +23,7 @@ from vnode_backfill.config import Config
 from vnode_backfill.config_values import reveal
 from vnode_backfill.daemon_ahead import start_ahead
 from vnode_backfill.hadoop_options import hadoop_settings
+from vnode_backfill.jvm_classes import sharing_options
 from vnode_backfill.shipping import ship_packages
 
 _SETTINGS = {
@@ -33,7 +34,7 @@ _SETTINGS = {
 }
 _TASK_DAEMON, _IOTDB_TASK_DAEMON = "vnode_backfill.task_daemon", "vnode_backfill.iotdb_task_daemon"
 _DAEMONS = (_TASK_DAEMON, _IOTDB_TASK_DAEMON)
-_LOCAL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+LOCAL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """This JVM hands tasks to Python and sees no rows. The full compiler only costs: 9 CPU-seconds became 17 before the first range was read."""
 _FORCED = {
     # A task that runs twice at the same time would hold two connections for one worker and write files twice.
@@ -55,7 +56,7 @@ def open_session(config: Config, master: str | None, *, quiet: bool) -> SparkSes
     if conf.get("spark.python.daemon.module") in _DAEMONS and _runs_workers_like_this(conf):
         _start_daemon_ahead(conf)
     if quiet and not _submitted():
-        _start_jvm(conf)
+        start_jvm(conf)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     if not _is_local(session.sparkContext.master or ""):
@@ -88,7 +89,7 @@ def _configured(config: Config, master: str | None) -> SparkConf:
         conf.set(name, value)
     if _is_local(conf.get("spark.master") or "") and not _submitted():
         conf.setIfMissing("spark.python.daemon.module", _IOTDB_TASK_DAEMON if config.sink.iotdb else _TASK_DAEMON)
-        conf.setIfMissing("spark.driver.extraJavaOptions", _LOCAL_JVM)
+        conf.setIfMissing("spark.driver.extraJavaOptions", f"{LOCAL_JVM} {sharing_options()}".strip())
         # Otherwise Spark takes the first `python3` of the search path, which need not be the one that runs this.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return conf
@@ -130,7 +131,7 @@ def _submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def _start_jvm(conf: SparkConf) -> None:
+def start_jvm(conf: SparkConf) -> None:
     """Start the JVM with its stderr in a file: its greetings would tear the progress display apart."""
     with SparkContext._lock:
         if SparkContext._gateway is not None:
