@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from benchmarks.process_tree import TreeMeter
 from devkit.fetch import fetch_jars
 from devkit.spark import spark_conf
+from vnode_backfill.jvm_classes import sharing_options
 
 FETCH_ROWS = 10_000
 """Without it the driver would read each partition's whole result into memory first."""
@@ -52,9 +53,9 @@ def main(argv: list[str]) -> int:
 
 def _session(slots: int, memory: str) -> SparkSession:
     builder = SparkSession.builder.master(f"local[{slots}]").appName("plain copy")
-    # The compiler at its full strength, as the job's JVM has it.
+    # The compiler at its full strength: this JVM sees the rows. What the job's JVM need not load, this one need not load either.
     settings = {**spark_conf(fetch_jars()), "spark.driver.memory": memory}
-    settings["spark.driver.extraJavaOptions"] = "-Duser.timezone=UTC"
+    settings["spark.driver.extraJavaOptions"] = f"-Duser.timezone=UTC {sharing_options()}"
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
