@@ -145,9 +145,7 @@ def run(
 
     A job that only copies ends by itself, whatever `until` says; run again, it says where it ended and does nothing.
     """
-    from consume_upstream.mysql.resultset import load_kernels
-    from vnode_backfill import handoff, single_job
-    from vnode_backfill.job import Until
+    from vnode_backfill import handoff
     from vnode_backfill.spark_session import session_starting, task_slots
 
     if (ended := handoff.read_handoff(config, config.job)) is not None:
@@ -156,6 +154,11 @@ def run(
     sized = with_room_for_workers(config)
     slots = task_slots(sized) if master is None else None
     with session_starting(sized, master, quiet=not verbose) as session:
+        # Only now, because it takes a second in which the JVM starts already.
+        from consume_upstream.mysql.resultset import load_kernels
+        from vnode_backfill import single_job
+        from vnode_backfill.job import Until
+
         load_kernels()
         opened = _open_patiently(
             config,

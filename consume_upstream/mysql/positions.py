@@ -24,7 +24,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pymysql.connections import Connection
 
@@ -42,6 +42,7 @@ Lend = Callable[[], AbstractContextManager[Connection]]
 
 # The server makes its list of transactions anew only when nobody has read it for 0.1 s.
 _POLL_SECONDS = 0.15
+_MARIADB_SAMPLES = 10
 _IN_FLIGHT = """
     SELECT trx_id AS id, trx_mysql_thread_id AS connection, trx_rows_modified AS modified
     FROM information_schema.INNODB_TRX"""
@@ -104,17 +105,31 @@ class LogQuestions:
         return min(written, found, key=lambda offset: offset.order)
 
     def _written(self, connection: Connection) -> CdcOffset:
-        """The end of the log. The GTIDs are sampled first, so that they hold nothing above the position."""
-        gtids = ""
-        if self.identity.flavour == "mariadb":
-            gtids = str(ask(connection, "SELECT @@global.gtid_binlog_pos AS gtids")[0]["gtids"])
+        """The end of the log, with the GTIDs of all that stands at or below it.
+
+        MySQL tells both in one answer. MariaDB is asked for its GTIDs before and after: if they are the same they are those of the
+        position. If transactions came in between every time, the earlier ones are taken, which hold nothing above the position.
+        """
+        if self.identity.flavour != "mariadb":
+            return self._log_end(connection)
+        earlier = _binlog_gtids(connection)
+        for _ in range(_MARIADB_SAMPLES):
+            found = self._log_end(connection)
+            later = _binlog_gtids(connection)
+            sampled = replace(found, gtids=earlier)
+            if later == earlier:
+                break
+            earlier = later
+        return sampled
+
+    def _log_end(self, connection: Connection) -> CdcOffset:
         status = ask(connection, self.identity.log_status)
         if not status:
             raise SourceError(
                 "the source writes no binary log",
                 hint="Start the server with --log-bin --binlog-format=ROW --binlog-row-image=FULL.",
             )
-        gtids = gtids or str(status[0].get("Executed_Gtid_Set") or "").replace("\n", "")
+        gtids = str(status[0].get("Executed_Gtid_Set") or "").replace("\n", "")
         return self._offset(str(status[0]["File"]), int(status[0]["Position"] or 0), gtids)
 
     def _offset(self, file: str, pos: int, gtids: str = "") -> CdcOffset:
@@ -189,6 +204,10 @@ class LogQuestions:
                 hint="End the idle transaction, turn gtid_mode ON, or configure `mysql.watermark_table`.",
             )
         time.sleep(_POLL_SECONDS)
+
+
+def _binlog_gtids(connection: Connection) -> str:
+    return str(ask(connection, "SELECT @@global.gtid_binlog_pos AS gtids")[0]["gtids"])
 
 
 def _gtid_mode(connection: Connection) -> str:

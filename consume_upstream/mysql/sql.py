@@ -73,9 +73,19 @@ def select_keys(definition: TableDefinition, index: str, keys: Sequence[Key]) ->
 
 def explain_ranges(definition: TableDefinition, index: str, ranges: Sequence[KeyRange]) -> Query:
     """The optimiser's view of ranges, numbered from 1 by `id`; `rows` comes from dives into the index, not from statistics."""
-    queries = [_range_query(definition, index, _key_list(definition), each, None, "") for each in ranges]
-    text = " UNION ALL ".join(f"({query.text})" for query in queries)
-    return Query(f"EXPLAIN {text}", tuple(value for query in queries for value in query.parameters))
+    texts: dict[tuple[bool, bool, bool], str] = {}
+    parts: list[str] = []
+    parameters: list[Parameter] = []
+    for each in ranges:
+        # Few of hundreds have a text of their own.
+        shape = each.low is None, each.high is None, each.closed
+        if shape not in texts:
+            texts[shape] = f"({_range_query(definition, index, _key_list(definition), each, None, '').text})"
+        parts.append(texts[shape])
+        for bound in (each.low, each.high):
+            if bound is not None:
+                parameters += _repeated(bound.key)
+    return Query(f"EXPLAIN {' UNION ALL '.join(parts)}", tuple(parameters))
 
 
 def skip_rows(definition: TableDefinition, index: str, after: Key, rows: int) -> Query:
@@ -141,7 +151,6 @@ def beyond(
     """
     written = compared or placeholder
     cases: list[str] = []
-    parameters: list[Parameter] = []
     for length in range(1, len(columns) + 1):
         last = length == len(columns)
         signs = ["="] * (length - 1) + [sign + ("=" if inclusive and last else "")]
@@ -150,8 +159,12 @@ def beyond(
             for column, comparison in zip(columns, signs, strict=False)
         ]
         cases.append("(" + " AND ".join(terms) + ")")
-        parameters.extend(bound[:length])
-    return Query("(" + " OR ".join(cases) + ")", tuple(parameters))
+    return Query("(" + " OR ".join(cases) + ")", tuple(_repeated(bound[: len(columns)])))
+
+
+def _repeated(bound: Key) -> list[Parameter]:
+    """The values of `beyond`: of each case those that it compares."""
+    return [value for length in range(1, len(bound) + 1) for value in bound[:length]]
 
 
 def indexed_table(definition: TableDefinition, index: str) -> str:

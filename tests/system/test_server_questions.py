@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -267,6 +268,35 @@ def test_after_a_commit_returned_its_transaction_is_visible(source_server: SqlSe
         assert visible.executed.holds_all(GtidSet.parse(written.gtids))
     else:
         assert visible.covers(written)
+
+
+def test_mariadb_offset_names_exactly_the_transactions_at_or_below_it_also_under_a_writer(
+    mariadb_server: MariaDbServer,
+) -> None:
+    with new_table(mariadb_server) as table:
+        ended = threading.Event()
+
+        def write() -> None:
+            with mariadb_server.connect("asked") as connection:
+                for number in itertools.count(100):
+                    ask(connection, f"INSERT INTO t VALUES ({number}, 0)")
+                    if ended.wait(0.001):
+                        return
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            offsets = [table.written_offset() for _ in range(100)]
+        finally:
+            ended.set()
+            writer.join()
+        with mariadb_server.connect("asked") as connection:
+            exact = [
+                ask(connection, "SELECT BINLOG_GTID_POS(%s, %s) AS gtids", (at.file, at.pos))[0]["gtids"]
+                for at in offsets
+            ]
+        assert [at.gtids for at in offsets] == exact
+        assert len(set(exact)) > 20
 
 
 class StalledCommit:
