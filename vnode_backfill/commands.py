@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vnode_backfill.handoff import StoredHandoff
     from vnode_backfill.job import Until
     from vnode_backfill.opening import Examined, Opened
+    from vnode_backfill.spark_session import StartingSession
     from vnode_backfill.verify import JobProgress
 
 
@@ -201,7 +202,7 @@ def _open_patiently(config: Config, open_job: Callable[[], Opened]) -> Opened:
             time.sleep(limits.pause(attempt))
 
 
-def awaited_session(session: Future[SparkSession], config: Config, store: StateStore) -> SparkSession:
+def awaited_session(session: StartingSession | Future[SparkSession], config: Config, store: StateStore) -> SparkSession:
     """The session once it is up. Until then nobody else renews the lease, and a cluster may take longer than that lasts."""
     while True:
         try:

@@ -28,6 +28,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -39,33 +40,71 @@ _SOCKET = "socket"
 _STREAMS = (0, 1, 2)
 _TAKEN = b"!"
 _LONGEST = 1 << 20
-_started: list[subprocess.Popen[bytes]] = []
-"""Kept, because a process that nobody holds is waited for."""
 
 
-def start_ahead(module: str) -> None:
-    """In the driver, before its JVM starts: have `module` loaded. Does nothing where that is not possible."""
-    with suppress(OSError):
-        folder = Path(tempfile.mkdtemp(prefix="vnode-backfill-daemon-"))
-        try:
-            _started.append(_start(module, folder))
-        except OSError:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        os.environ[_PLACE] = str(folder / _SOCKET)
+class DaemonAhead:
+    """In the driver: a daemon that is on its way. Whoever prepares the job first has the machine's cores for that.
+
+    `reserve` comes before the JVM is started, which must know where the daemon will be; `load` when nothing else is left to do; they
+    may come in any order and from any thread. Where a daemon cannot be had, both do nothing.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reserved: tuple[str, Path, socket.socket] | None = None
+        self._wanted = False
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def reserve(self, module: str) -> None:
+        with self._lock, suppress(OSError):
+            folder = Path(tempfile.mkdtemp(prefix="vnode-backfill-daemon-"))
+            listener = socket.socket(socket.AF_UNIX)
+            try:
+                listener.bind(str(folder / _SOCKET))
+                listener.listen(1)
+            except OSError:
+                _clear(listener, folder)
+                raise
+            self._reserved = module, folder, listener
+            os.environ[_PLACE] = str(folder / _SOCKET)
+            self._load_if_wanted()
+
+    def load(self) -> None:
+        with self._lock:
+            self._wanted = True
+            self._load_if_wanted()
+
+    def close(self) -> None:
+        """One that was not loaded by now never will be; one that was goes on."""
+        with self._lock:
+            self._wanted = False
+            reserved, self._reserved = self._reserved, None
+            if reserved is not None:
+                _clear(reserved[2], reserved[1])
+
+    def _load_if_wanted(self) -> None:
+        if self._reserved is None or not self._wanted:
+            return
+        (module, folder, listener), self._reserved = self._reserved, None
+        with listener:
+            try:
+                self.process = _start(module, folder, listener.fileno())
+            except OSError:
+                _clear(listener, folder)
 
 
-def _start(module: str, folder: Path) -> subprocess.Popen[bytes]:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(folder / _SOCKET))
-        listener.listen(1)
-        words = [sys.executable, "-m", module, AHEAD, str(listener.fileno()), str(folder)]
-        # Spark keeps the user's hash seed and none of the user's number of threads.
-        environment = {"PYTHONHASHSEED": "0", **os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "YES"}
-        return subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            pass_fds=[listener.fileno()], process_group=0, env=environment,
-        )  # fmt: skip
+def _clear(listener: socket.socket, folder: Path) -> None:
+    listener.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(module: str, folder: Path, listener: int) -> subprocess.Popen[bytes]:
+    # Spark keeps the user's hash seed and none of the user's number of threads.
+    environment = {"PYTHONHASHSEED": "0", **os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "YES"}
+    return subprocess.Popen(
+        [sys.executable, "-m", module, AHEAD, str(listener), str(folder)], stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[listener], process_group=0, env=environment,
+    )  # fmt: skip
 
 
 def hand_over(arguments: Sequence[str]) -> bool:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from vnode_backfill.config import Config
 from vnode_backfill.config_values import reveal
-from vnode_backfill.daemon_ahead import start_ahead
+from vnode_backfill.daemon_ahead import DaemonAhead
 from vnode_backfill.hadoop_options import hadoop_settings
 from vnode_backfill.jvm_classes import sharing_options
 from vnode_backfill.shipping import ship_packages
@@ -47,14 +47,14 @@ def task_slots(config: Config) -> int:
     return config.workers + config.limits.log_readers + 1
 
 
-def open_session(config: Config, master: str | None, *, quiet: bool) -> SparkSession:
+def open_session(config: Config, master: str | None, *, quiet: bool, daemon: DaemonAhead | None = None) -> SparkSession:
     """The session of this process; `master` is ignored where spark-submit has given one."""
     if _submitted():
         # What spark-submit was told is in its JVM: before the connection to it a SparkConf is empty and hides it.
         SparkContext._ensure_initialized()
     conf = _configured(config, master)
-    if conf.get("spark.python.daemon.module") in _DAEMONS and _runs_workers_like_this(conf):
-        _start_daemon_ahead(conf)
+    if daemon is not None and _runs_workers_like_this(conf):
+        _reserve(daemon, conf)
     if quiet and not _submitted():
         start_jvm(conf)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
@@ -64,11 +64,12 @@ def open_session(config: Config, master: str | None, *, quiet: bool) -> SparkSes
     return session
 
 
-def _start_daemon_ahead(conf: SparkConf) -> None:
-    """A JVM that runs already was started without knowing where the daemon is."""
+def _reserve(daemon: DaemonAhead, conf: SparkConf) -> None:
+    """A JVM that runs already was started without knowing where the daemon will be."""
+    module = conf.get("spark.python.daemon.module")
     with SparkContext._lock:
-        if SparkContext._gateway is None:
-            start_ahead(conf.get("spark.python.daemon.module") or _TASK_DAEMON)
+        if SparkContext._gateway is None and module in _DAEMONS:
+            daemon.reserve(module)
 
 
 def _runs_workers_like_this(conf: SparkConf) -> bool:
@@ -100,23 +101,40 @@ def _is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+class StartingSession:
+    """A session on its way. Whoever asks for it has done what it could do meanwhile, so the workers' daemon is loaded from then on."""
+
+    def __init__(self, session: Future[SparkSession], daemon: DaemonAhead) -> None:
+        self._session, self._daemon = session, daemon
+
+    def result(self, timeout: float | None = None) -> SparkSession:
+        self._daemon.load()
+        return self._session.result(timeout)
+
+    def done(self) -> bool:
+        return self._session.done()
+
+
 @contextmanager
-def session_starting(config: Config, master: str | None, *, quiet: bool) -> Iterator[Future[SparkSession]]:
+def session_starting(config: Config, master: str | None, *, quiet: bool) -> Iterator[StartingSession]:
     """The session of a job, on its way while the caller does what needs no Spark: a JVM takes seconds to start, and a source to be examined.
 
     Where the caller fails, nobody waits for the session: the JVM ends with this process.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="session")
+    daemon = DaemonAhead()
     try:
-        yield pool.submit(_warm_session, config, master, quiet=quiet)
+        yield StartingSession(pool.submit(_warm_session, config, master, daemon, quiet=quiet), daemon)
     finally:
+        daemon.close()
         pool.shutdown(wait=False)
 
 
-def _warm_session(config: Config, master: str | None, *, quiet: bool) -> SparkSession:
+def _warm_session(config: Config, master: str | None, daemon: DaemonAhead, *, quiet: bool) -> SparkSession:
     """A session that has run a task: on one machine the process that workers are forked from takes two seconds to load."""
-    session = open_session(config, master, quiet=quiet)
+    session = open_session(config, master, quiet=quiet, daemon=daemon)
     if session.conf.get("spark.python.daemon.module", "") in _DAEMONS:
+        daemon.load()
         threading.Thread(target=_first_task, args=(session.sparkContext,), daemon=True).start()
     return session
 

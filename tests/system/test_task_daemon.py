@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from devkit.waiting import wait_for
-from vnode_backfill import daemon_ahead
-from vnode_backfill.daemon_ahead import hand_over, start_ahead
+from vnode_backfill.daemon_ahead import DaemonAhead, hand_over
 
 MODULE = "vnode_backfill.task_daemon"
 PLACE = "VNODE_BACKFILL_TASK_DAEMON"
@@ -35,8 +34,11 @@ def folder() -> Iterator[Path]:
 def started_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     """As a driver does it; `stdin` is what the driver holds."""
     monkeypatch.setenv(PLACE, "")
-    start_ahead(MODULE)
-    process = daemon_ahead._started.pop()
+    ahead = DaemonAhead()
+    ahead.reserve(MODULE)
+    ahead.load()
+    process = ahead.process
+    assert process is not None
     place = Path(os.environ[PLACE])
     try:
         yield process
@@ -176,9 +178,50 @@ def test_nothing_is_started_where_there_is_no_room_for_its_socket(
     long.mkdir()
     for folder in (long, tmp_path / "missing"):
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
-        start_ahead(MODULE)
+        ahead = DaemonAhead()
+        ahead.reserve(MODULE)
+        ahead.load()
+        assert ahead.process is None
         assert PLACE not in os.environ
     assert list(long.iterdir()) == []
+
+
+def test_one_that_nobody_wanted_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PLACE, "")
+    ahead = DaemonAhead()
+    ahead.reserve(MODULE)
+    place = Path(os.environ[PLACE])
+    assert place.exists()
+    ahead.close()
+    ahead.load()
+    assert ahead.process is None
+    assert not place.parent.exists()
+    assert not hand_over(["pyspark.worker"])
+
+
+def test_one_that_is_wanted_before_its_place_is_known_is_loaded_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PLACE, "")
+    ahead = DaemonAhead()
+    ahead.load()
+    ahead.reserve(MODULE)
+    assert ahead.process is not None
+    ahead.process.kill()
+    ahead.process.wait()
+    shutil.rmtree(Path(os.environ[PLACE]).parent)
+
+
+def test_what_spark_started_too_soon_waits_for_it(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setenv(PLACE, "")
+    ahead = DaemonAhead()
+    ahead.reserve(MODULE)
+    with started_by_spark(folder) as spark:
+        wait_for(lambda: has_a_connection(spark), "what Spark started to come", seconds=30)
+        ahead.load()
+        assert listens_at(spark).parent == folder
+        assert not loaded(spark)
+        close(spark)
+        assert ahead.process is not None
+        ahead.process.wait(10)
 
 
 def test_other_workers_of_spark_are_not_its_business(monkeypatch: pytest.MonkeyPatch) -> None:
