@@ -13,7 +13,7 @@ from pymysql.connections import Connection
 
 from consume_upstream.mysql.resultset import RowDecoder
 from consume_upstream.mysql.sql import Query
-from consume_upstream.mysql.statement import PreparedStatement
+from consume_upstream.mysql.statement import PreparedStatement, WireColumn
 
 __all__ = ["Queries"]
 
@@ -26,6 +26,7 @@ class Queries:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._statements: dict[str, PreparedStatement] = {}
+        self._announced: dict[tuple[WireColumn, ...], RowDecoder] = {}
 
     def read(self, query: Query, decoder: RowDecoder) -> Iterator[pa.RecordBatch]:
         """The rows, as the decoder's columns; an announced type that is not theirs is an error."""
@@ -44,7 +45,9 @@ class Queries:
     def announced(self, query: Query) -> pa.Table:
         """All rows of a question whose columns and types only the server knows."""
         stream = self._statement(query.text).execute(query.parameters)
-        decoder = RowDecoder.of_announced(stream.columns)
+        decoder = self._announced.get(stream.columns)
+        if decoder is None:
+            decoder = self._announced[stream.columns] = RowDecoder.of_announced(stream.columns)
         return pa.Table.from_batches([decoder.decode(block) for block in stream], decoder.schema)
 
     def _statement(self, text: str) -> PreparedStatement:
