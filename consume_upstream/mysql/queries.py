@@ -26,7 +26,7 @@ class Queries:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._statements: dict[str, PreparedStatement] = {}
-        self._announced: dict[tuple[WireColumn, ...], RowDecoder] = {}
+        self._announced: dict[tuple[tuple[WireColumn, ...], tuple[str, ...] | None], RowDecoder] = {}
 
     def read(self, query: Query, decoder: RowDecoder) -> Iterator[pa.RecordBatch]:
         """The rows, as the decoder's columns; an announced type that is not theirs is an error."""
@@ -42,12 +42,13 @@ class Queries:
         """All rows at once."""
         return pa.Table.from_batches(self.read(query, decoder), decoder.schema)
 
-    def announced(self, query: Query) -> pa.Table:
-        """All rows of a question whose columns and types only the server knows."""
+    def announced(self, query: Query, only: tuple[str, ...] | None = None) -> pa.Table:
+        """All rows of a question whose columns and types only the server knows; `only` some of the columns."""
         stream = self._statement(query.text).execute(query.parameters)
-        decoder = self._announced.get(stream.columns)
-        if decoder is None:
-            decoder = self._announced[stream.columns] = RowDecoder.of_announced(stream.columns)
+        known = stream.columns, only
+        if known not in self._announced:
+            self._announced[known] = RowDecoder.of_announced(stream.columns, only)
+        decoder = self._announced[known]
         return pa.Table.from_batches([decoder.decode(block) for block in stream], decoder.schema)
 
     def _statement(self, text: str) -> PreparedStatement:

@@ -49,18 +49,25 @@ _OTHER_TYPES = {
 
 
 class RowDecoder:
-    """Turns blocks of rows into record batches; made for the columns of one statement."""
+    """Turns blocks of rows into record batches; made for the columns of one statement, of which it may decode `only` some."""
 
-    def __init__(self, columns: Sequence[Column], key: Sequence[str] = (), zero_dates: ZeroDates = "null") -> None:
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        key: Sequence[str] = (),
+        zero_dates: ZeroDates = "null",
+        only: Sequence[str] | None = None,
+    ) -> None:
         self._columns = tuple(columns)
+        self._decoded = [(n, each) for n, each in enumerate(columns) if only is None or each.name in only]
         self._strict = frozenset(key if zero_dates == "null" else [column.name for column in columns])
         # As `TableDefinition.arrow_schema`: a zero date becomes NULL in a column that the source declares NOT NULL.
-        self.schema = pa.schema([pa.field(c.name, c.arrow_type, nullable=c.name not in key) for c in columns])
+        self.schema = pa.schema([pa.field(c.name, c.arrow_type, nullable=c.name not in key) for _, c in self._decoded])
 
     @classmethod
-    def of_announced(cls, announced: Sequence[WireColumn]) -> RowDecoder:
+    def of_announced(cls, announced: Sequence[WireColumn], only: Sequence[str] | None = None) -> RowDecoder:
         """For a result that is no table's, such as EXPLAIN: integers and floats as they are, all else as text."""
-        return cls([_announced_column(wire) for wire in announced])
+        return cls([_announced_column(wire) for wire in announced], only=only)
 
     def check(self, announced: Sequence[WireColumn]) -> None:
         """Refuse a result whose columns are not those of the definition."""
@@ -82,9 +89,7 @@ class RowDecoder:
         damaged = walk_rows(block.buffer, block.starts, block.ends, layouts, offsets, lengths)
         if damaged >= 0:
             raise SourceLostError(f"row {damaged} of a block cannot be split into its {len(self._columns)} values")
-        arrays = [
-            self._array(column, _Values(block.buffer, offsets[i], lengths[i])) for i, column in enumerate(self._columns)
-        ]
+        arrays = [self._array(column, _Values(block.buffer, offsets[i], lengths[i])) for i, column in self._decoded]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _array(self, column: Column, values: _Values) -> pa.Array:

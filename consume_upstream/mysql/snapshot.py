@@ -68,5 +68,5 @@ class SnapshotReader:
         return self._queries.table(query, self._key_decoder)
 
     def explain(self, query: sql.Query) -> pa.Table:
-        """The optimiser's answer to an EXPLAIN; its columns and their types differ by server."""
-        return self._queries.announced(query)
+        """The optimiser's answer to an EXPLAIN, `id` and `rows` of it; its columns and their types differ by server."""
+        return self._queries.announced(query, ("id", "rows"))
