@@ -22,7 +22,6 @@ import json
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -36,7 +35,7 @@ from pathlib import Path
 AHEAD = "--ahead"
 _PLACE = "VNODE_BACKFILL_TASK_DAEMON"
 _WORKER = "pyspark.worker"
-_SOCKET = "socket"
+_PREFIX, _SOCKET = "vnode-backfill-daemon-", "socket"
 _STREAMS = (0, 1, 2)
 _TAKEN = b"!"
 _LONGEST = 1 << 20
@@ -57,7 +56,7 @@ class DaemonAhead:
 
     def reserve(self, module: str) -> None:
         with self._lock, suppress(OSError):
-            folder = Path(tempfile.mkdtemp(prefix="vnode-backfill-daemon-"))
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
             listener = socket.socket(socket.AF_UNIX)
             try:
                 listener.bind(str(folder / _SOCKET))
@@ -95,7 +94,17 @@ class DaemonAhead:
 
 def _clear(listener: socket.socket, folder: Path) -> None:
     listener.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """The folder of a socket, if nothing else is in it: its name comes from the environment, which anybody may have set."""
+    place = folder / _SOCKET
+    with suppress(OSError):
+        if place.is_socket():
+            place.unlink()
+        if folder.name.startswith(_PREFIX):
+            folder.rmdir()
 
 
 def _start(module: str, folder: Path, listener: int) -> subprocess.Popen[bytes]:
@@ -110,7 +119,7 @@ def _start(module: str, folder: Path, listener: int) -> subprocess.Popen[bytes]:
 def hand_over(arguments: Sequence[str]) -> bool:
     """In the process that Spark started: give its streams to the one that is ahead; whether that was its daemon and has ended."""
     place = os.environ.get(_PLACE)
-    if place is None or list(arguments) != [_WORKER]:
+    if not place or list(arguments) != [_WORKER]:
         return False
     with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
         _connect(connection, Path(place))
@@ -128,7 +137,7 @@ def _connect(connection: socket.socket, place: Path) -> None:
         connection.connect(str(place))
     except ConnectionRefusedError:
         # It was killed, and left its folder behind.
-        shutil.rmtree(place.parent, ignore_errors=True)
+        _remove(place.parent)
         raise
     # After connecting: whose folder it is now is whose it was.
     if place.parent.lstat().st_uid != os.getuid():
@@ -157,7 +166,7 @@ class Waiting:
             self._connection, _ = self._listener.accept()
         finally:
             self._listener.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            _remove(Path(self._folder))
         environment, streams = _received(self._connection)
         for number, descriptor in zip(_STREAMS, streams, strict=True):
             os.dup2(descriptor, number)

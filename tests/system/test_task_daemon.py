@@ -170,6 +170,19 @@ def test_what_a_killed_daemon_left_is_cleared_away(monkeypatch: pytest.MonkeyPat
         assert not place.parent.exists()
 
 
+@pytest.mark.parametrize("named", ["", "mine", "mine/kept", "mine/missing"])
+def test_nothing_else_is_removed_whatever_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str
+) -> None:
+    kept = tmp_path / "mine" / "kept"
+    kept.parent.mkdir()
+    kept.touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(PLACE, named)
+    assert not hand_over(["pyspark.worker"])
+    assert kept.exists()
+
+
 def test_nothing_is_started_where_there_is_no_room_for_its_socket(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
