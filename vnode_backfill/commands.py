@@ -19,8 +19,6 @@ from vnode_backfill.places import owner, state_store
 from vnode_backfill.status import read_report
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from pyspark.sql import SparkSession
 
     from consume_upstream.mysql.server import MySqlTable
@@ -202,7 +200,7 @@ def _open_patiently(config: Config, open_job: Callable[[], Opened]) -> Opened:
             time.sleep(limits.pause(attempt))
 
 
-def awaited_session(session: StartingSession | Future[SparkSession], config: Config, store: StateStore) -> SparkSession:
+def awaited_session(session: StartingSession, config: Config, store: StateStore) -> SparkSession:
     """The session once it is up. Until then nobody else renews the lease, and a cluster may take longer than that lasts."""
     while True:
         try:

@@ -47,14 +47,13 @@ def task_slots(config: Config) -> int:
     return config.workers + config.limits.log_readers + 1
 
 
-def open_session(config: Config, master: str | None, *, quiet: bool, daemon: DaemonAhead | None = None) -> SparkSession:
-    """The session of this process; `master` is ignored where spark-submit has given one."""
+def open_session(config: Config, master: str | None, *, quiet: bool, daemon: DaemonAhead) -> SparkSession:
+    """The session of this process, which `daemon` may serve; `master` is ignored where spark-submit has given one."""
     if _submitted():
         # What spark-submit was told is in its JVM: before the connection to it a SparkConf is empty and hides it.
         SparkContext._ensure_initialized()
     conf = _configured(config, master)
-    if daemon is not None and _runs_workers_like_this(conf):
-        _reserve(daemon, conf)
+    _reserve(daemon, conf)
     if quiet and not _submitted():
         start_jvm(conf)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
@@ -65,17 +64,14 @@ def open_session(config: Config, master: str | None, *, quiet: bool, daemon: Dae
 
 
 def _reserve(daemon: DaemonAhead, conf: SparkConf) -> None:
-    """A JVM that runs already was started without knowing where the daemon will be."""
+    """Only for workers that run with this Python and its environment. A JVM that runs already does not know where the daemon will be."""
     module = conf.get("spark.python.daemon.module")
+    own = ("spark.pyspark.python", "spark.executorEnv.")
+    if os.environ.get("PYSPARK_PYTHON") != sys.executable or any(name.startswith(own) for name, _ in conf.getAll()):
+        return
     with SparkContext._lock:
         if SparkContext._gateway is None and module in _DAEMONS:
             daemon.reserve(module)
-
-
-def _runs_workers_like_this(conf: SparkConf) -> bool:
-    """Whether workers run with the Python that runs this, and with its environment."""
-    own = ("spark.pyspark.python", "spark.executorEnv.")
-    return os.environ.get("PYSPARK_PYTHON") == sys.executable and not any(n.startswith(own) for n, _ in conf.getAll())
 
 
 def _configured(config: Config, master: str | None) -> SparkConf:

@@ -194,9 +194,8 @@ class MySqlSession:
 
     def estimate_rows(self, bounds: Sequence[Bound]) -> list[int]:
         """The optimiser dives into the index at both ends of each stretch; nothing is read in between."""
-        ranges = [KeyRange(low, high) for low, high in pairwise(bounds)]
-        told = self._reader.explain(sql.explain_ranges(self.definition, self._reader.index, ranges))
-        found = [0] * len(ranges)
+        told = self._reader.explain(sql.explain_stretches(self.definition, self._reader.index, bounds))
+        found = [0] * (len(bounds) - 1)
         for number, rows in zip(told.column("id").to_pylist(), told.column("rows").to_pylist(), strict=True):
             # "Impossible WHERE" and the like have no number: the optimiser knows that nothing is there.
             if number is not None and rows is not None:

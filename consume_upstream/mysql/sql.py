@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from consume_upstream.mysql.statement import Parameter
 from vnode_backfill.columns import Column, Kind, TableDefinition
-from vnode_backfill.keys import KeyRange
+from vnode_backfill.keys import Bound, KeyRange
 from vnode_backfill.vnode import Key
 
 __all__ = [
     "Query",
     "canonical",
-    "explain_ranges",
+    "explain_stretches",
     "first_key",
     "indexed_table",
     "last_key",
@@ -71,21 +72,15 @@ def select_keys(definition: TableDefinition, index: str, keys: Sequence[Key]) ->
     return Query(text, tuple(value for key in keys for value in key))
 
 
-def explain_ranges(definition: TableDefinition, index: str, ranges: Sequence[KeyRange]) -> Query:
-    """The optimiser's view of ranges, numbered from 1 by `id`; `rows` comes from dives into the index, not from statistics."""
-    texts: dict[tuple[bool, bool, bool], str] = {}
-    parts: list[str] = []
-    parameters: list[Parameter] = []
-    for each in ranges:
-        # Few of hundreds have a text of their own.
-        shape = each.low is None, each.high is None, each.closed
-        if shape not in texts:
-            texts[shape] = f"({_range_query(definition, index, _key_list(definition), each, None, '').text})"
-        parts.append(texts[shape])
-        for bound in (each.low, each.high):
-            if bound is not None:
-                parameters += _repeated(bound.key)
-    return Query(f"EXPLAIN {' UNION ALL '.join(parts)}", tuple(parameters))
+def explain_stretches(definition: TableDefinition, index: str, bounds: Sequence[Bound]) -> Query:
+    """The optimiser's view of what lies between each two neighbours of `bounds`, numbered from 1 by `id`.
+
+    Its `rows` comes from dives into the index, not from statistics.
+    """
+    each = _range_query(definition, index, _key_list(definition), KeyRange(bounds[0], bounds[1]), None, "").text
+    ends = [bound for stretch in pairwise(bounds) for bound in stretch]
+    parameters = tuple(value for bound in ends for value in _repeated(bound.key))
+    return Query("EXPLAIN " + " UNION ALL ".join([f"({each})"] * (len(bounds) - 1)), parameters)
 
 
 def skip_rows(definition: TableDefinition, index: str, after: Key, rows: int) -> Query:

@@ -28,9 +28,11 @@ from vnode_backfill import steering
 from vnode_backfill.cli import execute
 from vnode_backfill.commands import awaited_session, with_room_for_workers
 from vnode_backfill.config import Config, load_config
+from vnode_backfill.daemon_ahead import DaemonAhead
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import ConfigError, LawBrokenError, StateError
 from vnode_backfill.places import buffer_path, state_store
+from vnode_backfill.spark_session import StartingSession
 from vnode_backfill.status import read_report
 
 COMMANDS = [
@@ -380,7 +382,7 @@ def test_lease_is_renewed_while_the_session_starts(config: Config, driver: State
     began = driver.lease
     Timer(0.4, session.set_exception, [LawBrokenError("no session")]).start()
     with pytest.raises(LawBrokenError, match="no session"):
-        awaited_session(session, short, driver)
+        awaited_session(StartingSession(session, DaemonAhead()), short, driver)
     assert began is not None
     assert driver.lease is not None
     assert driver.lease.expires > began.expires
