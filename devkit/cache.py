@@ -8,18 +8,13 @@ clones neither download the same thing twice nor write into one Maven repository
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-
-def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/vnode-backfill`, else `~/.cache/vnode-backfill`."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "vnode-backfill"
+from vnode_backfill.cache_folder import cache_folder
 
 
 def cached(name: str, build: Callable[[Path], None]) -> Path:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from devkit.cache import cache_folder
 from devkit.commands import find_program, require_program, run_command
 from devkit.errors import DevkitError
+from vnode_backfill.cache_folder import cache_folder
 
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 

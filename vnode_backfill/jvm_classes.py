@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pyspark
 
+from vnode_backfill.cache_folder import cache_folder
+
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """What a JVM has to say about such a file it says on its standard output otherwise."""
 
@@ -43,8 +45,7 @@ def _folder() -> Path:
     """In the virtual environment whose jars it was made of, so that it goes with them; else in the user's cache folder."""
     if sys.prefix != sys.base_prefix:
         return Path(sys.prefix) / "share" / "vnode-backfill"
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - raises without a home
-    return Path(home) / "vnode-backfill" / "jvm"
+    return cache_folder() / "jvm"
 
 
 def find_java() -> str | None:

@@ -26,6 +26,8 @@ from zipimport import zipimporter
 
 import numpy as np
 
+from vnode_backfill.cache_folder import cache_folder
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -68,10 +70,8 @@ def _in_a_file(code: CodeType, module: Mapping[str, object]) -> CodeType:
 
 
 def _cache_folders() -> tuple[Path, ...]:
-    """Where a process may keep things, best first. A container's user may have no home."""
-    own = Path(tempfile.gettempdir()) / f"vnode-backfill-{os.getuid()}"
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - raises without a home
-    return (Path(home) / "vnode-backfill", own)
+    """Where a process may keep things, best first."""
+    return cache_folder(), Path(tempfile.gettempdir()) / f"vnode-backfill-{os.getuid()}"
 
 
 def _laid_out(folder: Path, name: str, source: str) -> Path:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from devkit.cache import cache_folder, cached
+from devkit.cache import cached
 from devkit.errors import DevkitError
 from devkit.packages import Artifact
 from devkit.process import GuardedProcess, free_ports
 from devkit.waiting import wait_for
+from vnode_backfill.cache_folder import cache_folder
 
 
 @pytest.fixture(autouse=True)
