@@ -207,7 +207,7 @@ def _note_missing(piece: LogPiece, batch: LogBatch, missing: dict[CdcOffset, Log
     for transaction in batch.transactions:
         if not piece.visible.covers_transaction(transaction.gtid):
             number, pos = transaction.start
-            start = replace(piece.upto, number=number, pos=pos, row=0)
+            start = replace(piece.upto, number=number, pos=pos)
             missing.setdefault(start, LoggedTransaction(transaction.gtid, start))
 
 

@@ -60,7 +60,7 @@ class UpstreamMarks:
 
     def view(self, visible: VisibleAt) -> MarkView:
         """Unread ranges take the visible prefix as their low mark: their reads start later."""
-        file, pos = _point(visible.position)
+        file, pos = visible.position.order
         return MarkView(
             np.where(self.unread, file, self.read.file), np.where(self.unread, pos, self.read.pos), self.read.live
         )
@@ -84,8 +84,8 @@ def merge_view(state: BackfillState, plan: SplitPlan) -> MarkView:
 
 
 def mark(view: MarkView, position: int, vnode: VnodeId, offset: CdcOffset) -> Mark:
-    """Mark one change of a key at `position` of the plan (`OUTSIDE` if it has no range)."""
-    if _point(offset) <= (int(view.file[position]), int(view.pos[position])):
+    """Mark one change of a key at `position` of the plan (`OUTSIDE` if it has no range); its event ends at `offset`."""
+    if offset.order <= (int(view.file[position]), int(view.pos[position])):
         return Mark.DROP
     return Mark.FORWARD if view.live[vnode] else Mark.BUFFER
 
@@ -100,10 +100,6 @@ def mark_chunk(
     return np.where(seen, np.int8(Mark.DROP), kept).astype(np.int8)
 
 
-def _point(offset: CdcOffset) -> tuple[int, int]:
-    return (offset.number, offset.pos)
-
-
 def _low_marks(state: BackfillState, plan: SplitPlan) -> list[tuple[int, int]]:
     visibility = state.visibility
     read_in = {ordinal: epoch for vnode in state.vnodes for ordinal, epoch in vnode.reads}
@@ -113,5 +109,5 @@ def _low_marks(state: BackfillState, plan: SplitPlan) -> list[tuple[int, int]]:
         if epoch is None or epoch == FORGOTTEN:
             marks.append(_NOTHING_SEEN)
         else:
-            marks.append(_point(visibility[epoch].position))
+            marks.append(visibility[epoch].position.order)
     return marks

@@ -2,10 +2,11 @@
 
 Two different things (a server writes its log *before* the engine commits):
 
-- `CdcOffset` is a point of the log. Offsets of one server are totally ordered by file **number**, position and row:
-  `binlog.1000000` follows `binlog.999999`. A change's position is the *end* of its event, so the half-open slice
-  `(w[N-1], w[N]]` holds exactly the changes whose offset lies in it. A written offset ends a transaction, and a
-  transaction's last event holds no rows, so a change never stands exactly on a boundary.
+- `CdcOffset` is a point of the log between two events: a *boundary*. Offsets of one server are totally ordered by file **number** and
+  position: `binlog.1000000` follows `binlog.999999`. A change's position is the *end* of its event, so the half-open slice
+  `(w[N-1], w[N]]` holds exactly the changes whose position lies in it. Many changes may have one position, and it may be the end of
+  their transaction: MySQL packs a whole transaction into one event (`binlog_transaction_compression`). So a boundary has no row:
+  it is compared with a change by file number and position alone. Row and half order the changes of one event, and nothing else.
 - Visibility is what a read that starts now is certain to see. MariaDB tells a position (`VisibleAt`). MySQL tells a set
   of transactions (`VisibleGtids`), which need not be a prefix of the log: transactions can become visible out of log
   order. It may only be used as the longest prefix of the log that it contains, because a set with a hole must not
@@ -46,15 +47,14 @@ class CdcOffset:
     prefix: str
     number: int
     pos: int
-    row: int = 0
     gtids: str = field(default="", compare=False)
 
     @classmethod
-    def at(cls, server: str, file: str, pos: int, *, row: int = 0, gtids: str = "", era: int = 0) -> CdcOffset:
+    def at(cls, server: str, file: str, pos: int, *, gtids: str = "", era: int = 0) -> CdcOffset:
         found = _FILE.match(file)
-        if found is None or pos < 0 or row < 0:
-            raise OffsetError(f"{file!r}:{pos}:{row} is not a log position", hint="Expected e.g. binlog.000003 and 4.")
-        return cls(server, found["prefix"], era * _ERA + int(found["number"]), pos, row, gtids)
+        if found is None or pos < 0:
+            raise OffsetError(f"{file!r}:{pos} is not a log position", hint="Expected e.g. binlog.000003 and 4.")
+        return cls(server, found["prefix"], era * _ERA + int(found["number"]), pos, gtids)
 
     @property
     def file(self) -> str:
@@ -73,8 +73,8 @@ class CdcOffset:
         return replace(self, number=era * _ERA + self.file_number)
 
     @property
-    def order(self) -> tuple[int, int, int]:
-        return (self.number, self.pos, self.row)
+    def order(self) -> tuple[int, int]:
+        return (self.number, self.pos)
 
     def _comparable(self, other: CdcOffset) -> None:
         if self.era == other.era and (self.server != other.server or self.prefix != other.prefix):
@@ -99,12 +99,13 @@ class CdcOffset:
         return other <= self
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.pos}" + (f":{self.row}" if self.row else "")
+        return f"{self.file}:{self.pos}"
 
     def to_json(self) -> str:
+        """`row` is always 0: earlier releases wrote and demand it."""
         era = {"era": self.era} if self.era else {}
         return json.dumps(
-            {"v": _VERSION, "server": self.server, "file": self.file, "pos": self.pos, "row": self.row,
+            {"v": _VERSION, "server": self.server, "file": self.file, "pos": self.pos, "row": 0,
              "gtids": self.gtids, **era},
             sort_keys=True,
         )  # fmt: skip
@@ -116,7 +117,7 @@ class CdcOffset:
             if stored["v"] != _VERSION:
                 raise OffsetError(f"offset has the unknown version {stored['v']!r}", detail=text)
             return cls.at(
-                str(stored["server"]), str(stored["file"]), int(stored["pos"]), row=int(stored["row"]),
+                str(stored["server"]), str(stored["file"]), int(stored["pos"]),
                 gtids=str(stored["gtids"]), era=int(stored.get("era", 0)),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
@@ -130,12 +131,9 @@ def era_shift(era: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class VisibleAt:
-    """Everything at or below `position` is seen by any read that starts later."""
+    """Every change whose event ends at or below `position` is seen by any read that starts later."""
 
     position: CdcOffset
-
-    def covers(self, change: CdcOffset) -> bool:
-        return change <= self.position
 
 
 @dataclass(frozen=True, slots=True)

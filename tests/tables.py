@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -62,15 +63,22 @@ Change: TypeAlias = tuple[ChangeOp, int, Row]
 """An operation, its position in the log, and the row (of a delete, any row with the key)."""
 
 
-def change_table(definition: TableDefinition, changes: Sequence[Change], *, epoch: int = 1, file: int = 1) -> pa.Table:
-    """Changes as the buffer holds them; an insert has half 1, so that it follows a delete at the same position."""
+def change_table(
+    definition: TableDefinition, changes: Sequence[Change], *, epoch: int = 1, file: int = 1, numbered: bool = False
+) -> pa.Table:
+    """Changes as the buffer holds them; an insert has half 1, so that it follows a delete at the same position.
+
+    With `numbered` the changes at one position are the rows of one event, in the order given.
+    """
     names = [column.name for column in definition.columns]
     rows = []
+    seen: Counter[int] = Counter()
     for op, pos, row in changes:
         image = dict(zip(names, row, strict=True))
         if op is ChangeOp.DELETE:
             image = {name: value if name in definition.key else None for name, value in image.items()}
-        place = {change.VNODE: 0, change.EPOCH: epoch, change.FILE: file, change.POS: pos, change.ROW: 0}
+        place = {change.VNODE: 0, change.EPOCH: epoch, change.FILE: file, change.POS: pos, change.ROW: seen[pos]}
+        seen[pos] += numbered
         half = 0 if op is ChangeOp.DELETE else 1
         rows.append({**place, change.HALF: half, change.OP: int(op), change.TIMESTAMP: 0, **image})
     return pa.Table.from_pylist(rows, schema=buffer_schema(definition))

@@ -6,6 +6,8 @@ last one takes effect, deletes included; all of them at once, and once per epoch
 - A change's range and vnode are computed again under the plan generation of the intent; the stored vnode only helps to skip files.
 - Each change is marked again, against the reads that happened since it was buffered. Without that an older change could overwrite
   what a later read has seen (see `consume_upstream.mark`).
+- `applied` and `upto` are boundaries: they are compared with changes by file and position. All changes of one event, which may be a
+  whole transaction, lie on the same side.
 - The last change of a key is the one with the highest (file, position, row, half) of the log.
 
 Key 7, whose range was read with a visibility of 50; key 9 outside the plan; applied 10, upto 90:
@@ -46,7 +48,7 @@ from consume_upstream.upstream_table import UpstreamTable
 from progress.state import BackfillState
 from progress.task_progress import TaskProgress
 from vnode_backfill.bitmap import VnodeBitmap
-from vnode_backfill.change import FILE, OFFSET_COLUMNS, POS, ROW, Mark
+from vnode_backfill.change import FILE, OFFSET_COLUMNS, POS, Mark
 from vnode_backfill.delta_files import Storage
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.keys import SplitPlan
@@ -273,8 +275,8 @@ def counted_changes(
     for batch in batches:
         keys = [batch.column(name) for name in _key(plan)]
         positions, vnodes = plan.vnodes_of(keys, weights(keys) if weights else None)
-        file, pos, row = (batch.column(name).to_numpy().astype(np.int64) for name in (FILE, POS, ROW))
-        counts = floor.above(vnodes, file, pos, row) & ~_after(file, pos, row, *upto.order)
+        file, pos = (batch.column(name).to_numpy().astype(np.int64) for name in (FILE, POS))
+        counts = floor.above(vnodes, file, pos) & ~_after(file, pos, *upto.order)
         counts &= mark_chunk(view, positions, vnodes, file, pos) != Mark.DROP
         if counts.any():
             yield pa.Table.from_batches([batch]).filter(pa.array(counts)).select(schema.names).cast(schema)
@@ -296,24 +298,21 @@ class _Floor:
 
     file: Ints
     pos: Ints
-    row: Ints
 
     @classmethod
     def of(cls, applied: Mapping[VnodeId, CdcOffset], vnode_count: int) -> _Floor:
-        orders = np.full((vnode_count, 3), _NEVER, dtype=np.int64)
+        orders = np.full((vnode_count, 2), _NEVER, dtype=np.int64)
         for vnode, offset in applied.items():
             orders[vnode] = offset.order
-        return cls(orders[:, 0], orders[:, 1], orders[:, 2])
+        return cls(orders[:, 0], orders[:, 1])
 
-    def above(self, vnodes: npt.NDArray[np.int32], file: Ints, pos: Ints, row: Ints) -> npt.NDArray[np.bool_]:
-        return _after(file, pos, row, self.file[vnodes], self.pos[vnodes], self.row[vnodes])
+    def above(self, vnodes: npt.NDArray[np.int32], file: Ints, pos: Ints) -> npt.NDArray[np.bool_]:
+        return _after(file, pos, self.file[vnodes], self.pos[vnodes])
 
 
-def _after(
-    file: Ints, pos: Ints, row: Ints, than_file: Ints | int, than_pos: Ints | int, than_row: Ints | int
-) -> npt.NDArray[np.bool_]:
-    later = (pos > than_pos) | ((pos == than_pos) & (row > than_row))
-    result: npt.NDArray[np.bool_] = (file > than_file) | ((file == than_file) & later)
+def _after(file: Ints, pos: Ints, than_file: Ints | int, than_pos: Ints | int) -> npt.NDArray[np.bool_]:
+    """Which changes lie above a boundary. A boundary has no row, so the row of a change does not count."""
+    result: npt.NDArray[np.bool_] = (file > than_file) | ((file == than_file) & (pos > than_pos))
     return result
 
 

@@ -29,7 +29,7 @@ class ChangedKeys:
         self._upto = since
         self.forms: set[bytes] = set()
         self.newest: CdcOffset | None = None
-        """The last change that was found."""
+        """Where the event of the last change that was found ends."""
 
     def read(self, upto: CdcOffset) -> None:
         """Read on up to an end of the log, which must be the end of a transaction."""
@@ -50,4 +50,4 @@ class ChangedKeys:
             there = image.filter(pa.array(batch.op != absent))
             self.forms.update(row_forms(key, there).to_pylist())
         at = int(np.argmax(batch.pos))
-        self.newest = replace(self._upto, number=batch.file, pos=int(batch.pos[at]), row=0, gtids="")
+        self.newest = replace(self._upto, number=batch.file, pos=int(batch.pos[at]), gtids="")

@@ -114,7 +114,7 @@ class MySqlTable:
 
     def log_stretches(self, after: CdcOffset, upto: CdcOffset) -> list[tuple[CdcOffset, CdcOffset]]:
         """`(after, upto]` cut where a file of the log begins, which is where a transaction begins."""
-        starts = [replace(upto, number=number, pos=_FILE_START, row=0, gtids="") for number in _between(after, upto)]
+        starts = [replace(upto, number=number, pos=_FILE_START, gtids="") for number in _between(after, upto)]
         ends = [after, *starts, upto]
         return [(low, high) for low, high in pairwise(ends) if low < high]
 

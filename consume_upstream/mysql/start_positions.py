@@ -237,7 +237,7 @@ def _surroundings(table: MySqlTable, offset: CdcOffset, log: SourceLog) -> str:
 
 
 def _offset(log: SourceLog, point: tuple[int, int]) -> CdcOffset:
-    return replace(log.newest, number=point[0], pos=point[1], row=0, gtids="")
+    return replace(log.newest, number=point[0], pos=point[1], gtids="")
 
 
 def _transactions(table: MySqlTable, start: LogPosition, stop: LogPosition) -> Iterator[Sequence[Transaction]]:

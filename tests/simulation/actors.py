@@ -167,7 +167,7 @@ class Driver:
                     position, vnode = place(plan, key)
                     verdict = marking.mark(view, position, vnode, row.offset)
                     if verdict is not Mark.DROP:
-                        kept.append((BufferedChange(key, op, row.value, row.offset, half, vnode), verdict))
+                        kept.append((BufferedChange(key, op, row.value, row.offset, row.row, half, vnode), verdict))
         return kept
 
     def merge(self, action: MergeEpoch) -> Steps:
@@ -186,13 +186,16 @@ class Driver:
         last: dict[int, BufferedChange] = {}
         for change in self.store.buffer:
             position, vnode = self.place_buffered(plan, change)
-            if vnode not in applied or not applied[vnode] < change.offset or change.offset > action.upto:
+            if vnode not in applied or not self.is_due(change, applied[vnode], action.upto):
                 continue
             if marking.mark(view, position, vnode, change.offset) is Mark.DROP:
                 continue
             if change.key not in last or last[change.key].order < change.order:
                 last[change.key] = change
         return list(last.values())
+
+    def is_due(self, change: BufferedChange, applied: CdcOffset, upto: CdcOffset) -> bool:
+        return applied < change.offset <= upto
 
     def place_buffered(self, plan: SplitPlan, change: BufferedChange) -> tuple[int, VnodeId]:
         return place(plan, change.key)

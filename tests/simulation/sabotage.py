@@ -167,6 +167,13 @@ class _TrustsStoredVnode(Driver):
         return super().place_buffered(plan, change)[0], VnodeId(change.vnode)
 
 
+class _GivesBoundariesARow(Driver):
+    """Cuts through a transaction whose changes all have its end as their position: only its first one is at or below the end."""
+
+    def is_due(self, change: BufferedChange, applied: CdcOffset, upto: CdcOffset) -> bool:
+        return (*applied.order, 0) < (*change.offset.order, change.row) <= (*upto.order, 0)
+
+
 class _DropsDeletes(Driver):
     def store_changes(self, epoch: Epoch, kept: list[tuple[BufferedChange, Mark]], receipt: BufferReceipt) -> None:
         done = {v.vnode for v in self.saved.vnodes if v.phase is Phase.LIVE}
@@ -328,6 +335,7 @@ SABOTAGES: dict[str, Sabotage] = {
     "rule 12: the last range leaves out the maximum": Sabotage(
         patches=((actors, "make_plan", _open_last_range(make_plan)),)
     ),
+    "a boundary has a row": Sabotage(driver=_GivesBoundariesARow),
     "low watermark from the written offset": Sabotage(patches=((offsets, "resolve", _written_prefix),)),
     "a delete dropped for an unfinished vnode": Sabotage(driver=_DropsDeletes),
     "offset committed before the buffer": Sabotage(driver=_ReportsBeforeWriting),

@@ -2,6 +2,7 @@
 
 Row locks are modelled: a key touched by a transaction that is logged but not visible cannot be touched by another one.
 Visibility may come out of log order (`mysql`), or in log order (`mariadb`), and may lag over many epochs.
+Some transactions end on their last change, as one that MySQL compressed does: all its changes have its end as their position.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ _SERVERS = "3e11fa47-71ca-11e1-9e33-c80aa9429{:03d}"
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """One row of a row event: the key before and after (None where there is none) and the new value."""
+    """One row of an event that ends at `offset`: the key before and after (None where there is none) and the new value."""
 
     op: ChangeOp
     offset: CdcOffset
+    row: int
     old_key: int | None
     new_key: int | None
     value: int
@@ -53,15 +55,15 @@ class ModelSource:
         self.visible: Table = {}
         self.log: list[Transaction] = []
         self.unseen: list[Transaction] = []
-        self.history: list[tuple[tuple[int, int, int], Table]] = [((1, 4, 0), {})]
+        self.history: list[tuple[tuple[int, int], Table]] = [((1, 4), {})]
         self._era, self._number, self._pos, self._value, self._transactions = 0, 1, 4, 0, 0
         self._base: Table = {}
         """What the table held where the log begins."""
         self._stalled: set[str] = set()
         self._stall = random.choice((0.0, 0.1, 0.3))
 
-    def offset(self, pos: int, row: int = 0) -> CdcOffset:
-        return CdcOffset.at(self._server, f"binlog.{self._number}", pos, row=row, era=self._era)
+    def offset(self, pos: int) -> CdcOffset:
+        return CdcOffset.at(self._server, f"binlog.{self._number}", pos, era=self._era)
 
     @property
     def _server(self) -> str:
@@ -211,14 +213,15 @@ class ModelSource:
             self._number, self._pos = self._number + 1, 4
         start = self.offset(self._pos)
         changes: list[RowChange] = []
-        row = 0
+        row, packed, ends_on_change = 0, self.random.random() < 0.2, self.random.random() < 0.2
         for op, old, new, value in rows:
-            if changes and self.random.random() < 0.5:
+            if changes and (packed or self.random.random() < 0.5):
                 row += 1
             else:
                 self._pos, row = self._pos + 10, 0
-            changes.append(RowChange(op, self.offset(self._pos, row), old, new, value))
-        self._pos += 10
+            changes.append(RowChange(op, self.offset(self._pos), row, old, new, value))
+        if not (packed or ends_on_change):
+            self._pos += 10
         transaction = Transaction(gtid, start, self.offset(self._pos), tuple(changes))
         self.log.append(transaction)
         return transaction

@@ -27,12 +27,13 @@ class BufferedChange:
     op: ChangeOp
     value: int
     offset: CdcOffset
+    row: int
     half: int
     vnode: int
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        return (*self.offset.order, self.half)
+        return (*self.offset.order, self.row, self.half)
 
 
 @dataclass(frozen=True, slots=True)

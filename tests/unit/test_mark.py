@@ -88,7 +88,7 @@ def test_plan_without_ranges_marks_every_key_as_outside() -> None:
 
 
 changes = st.lists(
-    st.tuples(st.integers(-1, 2), st.integers(0, 3), st.integers(1, 3), st.integers(0, 700), st.integers(0, 2)),
+    st.tuples(st.integers(-1, 2), st.integers(0, 3), st.integers(1, 3), st.integers(0, 700)),
     max_size=30,
 )
 
@@ -96,15 +96,12 @@ changes = st.lists(
 @settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 2), st.integers(0, 4)), st.booleans(), st.integers(0, 700), changes)
 def test_batch_is_marked_as_each_of_its_changes(
-    reads: dict[int, int], live: bool, visible: int, rows: list[tuple[int, int, int, int, int]]
+    reads: dict[int, int], live: bool, visible: int, rows: list[tuple[int, int, int, int]]
 ) -> None:
     state = state_with(reads, live=live)
     for view in (upstream_view(state, PLAN, VisibleAt(at(visible, number=2))), merge_view(state, PLAN)):
-        single = [
-            mark(view, position, VnodeId(vnode), at(pos, number=number, row=row))
-            for position, vnode, number, pos, row in rows
-        ]
-        columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
+        single = [mark(view, position, VnodeId(vnode), at(pos, number=number)) for position, vnode, number, pos in rows]
+        columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
         batch = mark_chunk(view, columns[0].astype(np.int32), columns[1].astype(np.int32), columns[2], columns[3])
         assert batch.tolist() == [int(each) for each in single]
         assert batch.dtype == np.int8

@@ -121,6 +121,36 @@ def test_changes_at_or_below_applied_and_above_the_bound_are_left() -> None:
     assert [row[0] for _, row in found] == [11, 19, 20]
 
 
+def test_every_row_of_an_event_lies_on_the_same_side_of_a_boundary() -> None:
+    """The rows of a transaction that MySQL compressed all have its end as their position, and its end is a boundary."""
+    packed = [(INSERT, pos, (key, str(pos))) for pos in (10, 20, 30) for key in range(pos, pos + 3)]
+    table = change_table(PAIRS, packed, numbered=True)
+    found = merged(table, merge_view(state_of(PLAN), PLAN), applied(PLAN, at(10)), at(20))
+    assert [row[0] for _, row in found] == [20, 21, 22]
+
+
+def test_a_read_that_has_seen_an_event_has_seen_every_row_of_it() -> None:
+    packed = [(UPDATE, pos, (key, str(pos))) for pos in (50, 60) for key in (1, 2, 3)]
+    table = change_table(PAIRS, packed, numbered=True)
+    view = merge_view(state_of(PLAN, r0=50), PLAN)
+    found = merged(table.slice(0, 3), view, applied(PLAN, at(0)), at(90))
+    assert found == []
+    found = merged(table, view, applied(PLAN, at(0)), at(90))
+    assert found == [(UPDATE, (key, "60")) for key in (1, 2, 3)]
+
+
+def test_the_last_row_of_an_event_decides_about_its_key() -> None:
+    changes: list[Change] = [
+        (INSERT, 20, (1, "a")),
+        (DELETE, 20, (1, "a")),
+        (INSERT, 20, (1, "b")),
+        (DELETE, 20, (2, "")),
+    ]
+    table = change_table(PAIRS, changes, numbered=True)
+    found = merged(table, merge_view(state_of(PLAN), PLAN), applied(PLAN, at(0)), at(20))
+    assert found == [(INSERT, (1, "b")), (DELETE, (2, None))]
+
+
 def test_offsets_compare_by_file_number_before_position() -> None:
     older = change_table(PAIRS, [(UPDATE, 900, (1, "old"))], file=999_999)
     newer = change_table(PAIRS, [(UPDATE, 4, (1, "new"))], file=1_000_000)
