@@ -42,15 +42,18 @@ from vnode_backfill.config_values import (
     Duration,
     Flag,
     Gtids,
+    Host,
     JobName,
     Moment,
     Options,
     PasswordSection,
+    Place,
     Port,
     Section,
     ServerIdRange,
     Size,
     Text,
+    Timeout,
     between,
     matching,
 )
@@ -99,9 +102,9 @@ class TlsVerify(StrEnum):
 class TlsConfig(Section):
     enabled: Flag = False
     verify: TlsVerify = TlsVerify.IDENTITY
-    ca: Text | None = None
-    cert: Text | None = None
-    key: Annotated[Text | None, Field(validate_default=True)] = None
+    ca: Place | None = None
+    cert: Place | None = None
+    key: Annotated[Place | None, Field(validate_default=True)] = None
 
     @field_validator("ca", "cert", "key")
     @classmethod
@@ -121,7 +124,7 @@ class TlsConfig(Section):
 class SpecificConfig(Section):
     """A point of the log, in exactly one of three forms."""
 
-    file: Annotated[str, matching(r"[^/]+\.\d+", "the name of a binlog file, as in binlog.000042")] | None = None
+    file: Annotated[Text, matching(r"[^/]+\.[0-9]+", "the name of a binlog file, as in binlog.000042")] | None = None
     pos: Annotated[int, Strict(), between(4, 2**63 - 1)] | None = None
     gtid: Gtids | None = None
     from_job: JobName | None = None
@@ -155,7 +158,7 @@ class CdcConfig(Section):
 class MySqlConfig(PasswordSection):
     yaml_path: ClassVar[str] = "mysql"
 
-    host: Text
+    host: Host
     port: Port = 3306
     user: Text
     tls: TlsConfig = TlsConfig()
@@ -164,10 +167,10 @@ class MySqlConfig(PasswordSection):
     server_id_range: Annotated[ServerIdRange, PlainValidator(ServerIdRange.parse), PlainSerializer(str)] = (
         ServerIdRange(5400, 5499)
     )
-    connect_timeout: Duration = timedelta(seconds=10)
-    read_timeout: Duration = timedelta(seconds=60)
-    visibility_timeout: Duration = timedelta(seconds=60)
-    watermark_table: Annotated[str, matching(r"[^.`]+\.[^.`]+", "database.table")] | None = None
+    connect_timeout: Timeout = timedelta(seconds=10)
+    read_timeout: Timeout = timedelta(seconds=60)
+    visibility_timeout: Timeout = timedelta(seconds=60)
+    watermark_table: Annotated[Text, matching(r"[^.`]+\.[^.`]+", "database.table")] | None = None
     cdc: CdcConfig = CdcConfig()
 
 
@@ -187,7 +190,7 @@ class QueryCheck(Section):
 class ReplicaCheck(Section):
     """Holds the snapshot while this replica is more than `max_lag` behind; logged into as `mysql` is."""
 
-    host: Text
+    host: Host
     port: Port = 3306
     max_lag: Duration = timedelta(seconds=10)
 
@@ -197,7 +200,7 @@ class ThrottleConfig(Section):
 
     every: Duration = timedelta(seconds=5)
     threads_running: Count | None = None
-    flag_file: Text | None = None
+    flag_file: Place | None = None
     queries: tuple[QueryCheck, ...] = ()
     replicas: tuple[ReplicaCheck, ...] = ()
 
@@ -228,7 +231,7 @@ class LimitsConfig(Section):
 
 
 class DeltaSinkConfig(Section):
-    path: Text
+    path: Place
     replace: Flag = False
     target_file_size: Size = 128 * MB
     metadata_columns: Flag = False
@@ -250,7 +253,7 @@ class SinkConfig(Section):
 
 
 class StateConfig(Section):
-    path: Text
+    path: Place
     lease: Duration = timedelta(seconds=30)
     retention: Duration = timedelta(hours=1)
 
@@ -264,7 +267,7 @@ class StorageConfig(Section):
 
 
 class UiConfig(Section):
-    host: Text = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: Annotated[int, Strict(), between(0, 65535)] = 8321
 
 

@@ -8,6 +8,9 @@ text), digits are decimal, and dates stay text, so that no value changes its typ
 `${NAME}` and `${NAME:-default}` are replaced inside scalars after the YAML was parsed: a variable's content can never
 add keys or lines. An unquoted scalar gets its type from the result (`port: ${PORT}` is a number), a quoted one stays
 text. `$${` stands for a literal `${`. An empty variable counts as not set.
+
+Reading ends whatever the file holds: its length, its nesting and the number of its values, those that aliases repeat included, are
+bounded. A message never shows text of the file that may be a secret: of a syntax error it names the line and the column only.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from vnode_backfill.errors import ConfigError
+from vnode_backfill.small_files import read_small_text
 from vnode_backfill.units import format_duration
 
 YamlValue: TypeAlias = "str | int | float | bool | list[YamlValue] | dict[str, YamlValue] | None"
@@ -42,6 +46,14 @@ _DEFAULT_TAGS = {
     yaml.SequenceNode: "tag:yaml.org,2002:seq",
     yaml.MappingNode: "tag:yaml.org,2002:map",
 }
+_LONGEST_FILE = 256 * 1024
+_DEEPEST = 32
+_MOST_VALUES = 20_000
+_MOST_LISTED = 20
+_LONGEST_SHOWN = 80
+# Words of the file inside a message of the YAML library; it puts names of its own tokens in angle brackets.
+_QUOTED = re.compile(r"""\s?(?:'(?!<)[^']*'|"(?!<)[^"]*")""")
+_CREDENTIALS = re.compile(r":[^/@\s]+@")
 # What people put there may be a secret, so a mistake beside it must not print it.
 _HIDDEN = frozenset({"storage", "spark", "password", "password_env", "password_file"})
 _WRONG_TYPE = {
@@ -97,6 +109,8 @@ def explain(error: ErrorDetails, root: type[BaseModel]) -> list[Mistake]:
         return [Mistake(path, _unknown_key(str(location[-1]), _keys_at(root, location[:-1])))]
     if kind == "pairs":
         return [Mistake(at, text) for at, text in error["ctx"]["pairs"]]
+    if kind == "default_factory_not_called":
+        return []  # The default depends on a key that has a mistake of its own.
     shown = _show(value) if _HIDDEN.isdisjoint(location) else "is (hidden)"
     return [Mistake(path, f"{shown}; {_demand(error)}")]
 
@@ -105,15 +119,17 @@ def config_error(mistakes: Sequence[Mistake], path: Path) -> ConfigError:
     """Make one error of all mistakes: the first is the message, the whole list the detail."""
     if len(mistakes) == 1:
         return ConfigError(str(mistakes[0]), detail=f"in {path}", hint=_HINT)
-    listed = "".join(f"\n    {mistake}" for mistake in mistakes)
-    return ConfigError(str(mistakes[0]), detail=f"{len(mistakes)} mistakes in {path}:{listed}", hint=_HINT)
+    listed = "".join(f"\n    {mistake}" for mistake in mistakes[:_MOST_LISTED])
+    more = f"\n    and {len(mistakes) - _MOST_LISTED:,} more" if len(mistakes) > _MOST_LISTED else ""
+    return ConfigError(str(mistakes[0]), detail=f"{len(mistakes):,} mistakes in {path}:{listed}{more}", hint=_HINT)
 
 
 def yaml_path(location: Location) -> str:
     """Print `("limits", "throttle", "queries", 0, "max")` as `limits.throttle.queries[0].max`."""
     text = ""
     for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        name = f"[{part}]" if isinstance(part, int) else _clipped(part if part.isprintable() else json.dumps(part))
+        text += f".{name}" if text and isinstance(part, str) else name
     return text
 
 
@@ -129,16 +145,41 @@ _HINT = "conf/backfill.yaml documents every key, its default and its unit"
 
 def _compose(path: Path) -> yaml.Node:
     try:
-        root: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        text = read_small_text(path, _LONGEST_FILE)
+        _check_extent(path, text)
+        root: yaml.Node | None = yaml.compose(text, Loader=yaml.BaseLoader)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read", detail=error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text", detail=str(error)) from error
+        raise ConfigError(f"{path} is not UTF-8 text", detail=f"{error.reason} at byte {error.start}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML", detail=str(error).replace("\n", " ")) from None
+        raise ConfigError(f"{path} is not valid YAML", detail=_syntax_fault(error), hint=_HINT) from None
     if root is None:
         raise ConfigError(f"{path} is empty", hint=_HINT)
     return root
+
+
+def _check_extent(path: Path, text: str) -> None:
+    """Refuse what the recursive composer would end in a RecursionError with, or would take minutes for."""
+    depth = 0
+    for values, event in enumerate(yaml.parse(text, Loader=yaml.BaseLoader)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            line = event.start_mark.line + 1
+            raise ConfigError(f"{path} is nested more than {_DEEPEST} levels deep in line {line}", hint=_HINT)
+        if values > _MOST_VALUES:
+            raise ConfigError(f"{path} holds more than {_MOST_VALUES:,} values", hint=_HINT)
+
+
+def _syntax_fault(error: yaml.YAMLError) -> str:
+    """Where and what, never the line itself: it may hold a secret, and so may a word that the library quotes."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        what = ", ".join(_QUOTED.sub("", part) for part in (error.context, error.problem) if part)
+        mark = error.problem_mark or error.context_mark
+        return f"{what}, in line {mark.line + 1}, column {mark.column + 1}" if mark else what
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"the character at position {error.position + 1} is not allowed in YAML"
+    return "it cannot be parsed"
 
 
 @dataclass(slots=True)
@@ -148,6 +189,7 @@ class _Reader:
     env: Mapping[str, str]
     mistakes: list[Mistake] = field(default_factory=list)
     _open: list[yaml.Node] = field(default_factory=list)
+    _values: int = 0
 
     def mapping(self, node: yaml.MappingNode, at: Location) -> dict[str, YamlValue]:
         values: dict[str, YamlValue] = {}
@@ -159,11 +201,18 @@ class _Reader:
         return values
 
     def _value(self, node: yaml.Node, at: Location) -> YamlValue:
+        self._values += 1
         if node in self._open:
             self._refuse(at, "is an alias of what holds it; write the value out")
             return None
+        if len(self._open) >= _DEEPEST or self._values > _MOST_VALUES:
+            raise ConfigError(
+                f"{yaml_path(at)} repeats too much by aliases",
+                detail=f"With what they repeat, a file may hold {_MOST_VALUES:,} values, {_DEEPEST} levels deep.",
+                hint="Write the values out instead of repeating them by aliases.",
+            )
         if node.tag != _DEFAULT_TAGS[type(node)]:
-            self._refuse(at, f"has the tag {node.tag}; tags are not allowed")
+            self._refuse(at, "has a tag; tags are not allowed, and text that begins with ! needs quotes")
             return None
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, at)
@@ -184,7 +233,8 @@ class _Reader:
             return "${"
         reference = _REFERENCE.fullmatch(found[1]) if found[0].endswith("}") else None
         if reference is None:
-            self._refuse(at, f"holds {found[0]!r}; allowed: ${{NAME}}, ${{NAME:-default}}, and $${{ for a literal ${{")
+            shown = _clipped(repr(found[0])) if _HIDDEN.isdisjoint(at) else "a reference"
+            self._refuse(at, f"holds {shown}; allowed: ${{NAME}}, ${{NAME:-default}}, and $${{ for a literal ${{")
             return ""
         name, default = reference.groups()
         value = self.env.get(name) or default
@@ -238,15 +288,21 @@ def _show(value: object) -> str:
     if value is None:
         return "is missing"
     if isinstance(value, Mapping):
-        return f"holds {', '.join(map(str, value)) or 'nothing'}"
+        return f"holds {_clipped(', '.join(map(str, value))) or 'nothing'}"
+    if isinstance(value, str) and _CREDENTIALS.search(value):
+        return "is (hidden)"
     if isinstance(value, (bool, int, float, str)):
-        text = json.dumps(value, ensure_ascii=False)
-        return f"is {text if len(text) <= 80 else text[:77] + '...'}"
+        text = json.dumps(value, ensure_ascii=not str(value).isprintable())
+        return f"is {_clipped(text)}"
     if isinstance(value, timedelta):
         return f"is {format_duration(value)}"
     if isinstance(value, (list, tuple)):
         return "is a list" if value else "is empty"
-    return f"is {value}"
+    return f"is {_clipped(str(value))}"
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
 def _demand(error: ErrorDetails) -> str:

@@ -13,7 +13,18 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, Strict, ValidationInfo, field_validator
 
-from vnode_backfill.config_values import Duration, Flag, PasswordSection, Port, Section, Text, between, matching
+from vnode_backfill.config_values import (
+    Flag,
+    Host,
+    PasswordSection,
+    Place,
+    Port,
+    Section,
+    Text,
+    Timeout,
+    between,
+    matching,
+)
 
 
 class IotdbModel(StrEnum):
@@ -67,7 +78,7 @@ class TimeColumn(Section):
 
 
 DevicePath = Annotated[
-    str, matching(r"root(\.([^.{}`\s]|\{[^{}]+\})+){2,}", "a path as root.shop.{region}.{device_id}")
+    Text, matching(r"root(\.([^.{}`\s]|\{[^{}]+\})+){2,}", "a path as root.shop.{region}.{device_id}")
 ]
 TABLE_NAME = r"(?!(?i:time|timestamp|root|information_schema)$)[A-Za-z_\u4e00-\u9fff][A-Za-z0-9_\u4e00-\u9fff]*"
 """What the server takes as the name of a database and of a table in every call; more would pass in statements only."""
@@ -79,10 +90,10 @@ TableName = Annotated[
 class IotdbSinkConfig(PasswordSection):
     yaml_path: ClassVar[str] = "sink.iotdb"
 
-    host: Text
+    host: Host
     port: Port = 6667
     user: Text = "root"
-    timeout: Duration = timedelta(seconds=60)
+    timeout: Timeout = timedelta(seconds=60)
     model: IotdbModel = IotdbModel.TREE
     device: Annotated[DevicePath | None, Field(validate_default=True)] = None
     database: Annotated[TableName | None, Field(validate_default=True)] = None
@@ -98,7 +109,7 @@ class IotdbSinkConfig(PasswordSection):
     duplicates: Duplicates = Duplicates.ERROR
     replace: Flag = False
     tablet_rows: Annotated[int, Strict(), between(1, 1_000_000)] = 10_000
-    dead_letter: Text | None = None
+    dead_letter: Place | None = None
 
     @property
     def device_columns(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ same way wherever the kind is used.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from pydantic import (
 
 from consume_upstream.gtid import parse_gtids
 from vnode_backfill.errors import ConfigError, OffsetError
+from vnode_backfill.small_files import read_small_text
 from vnode_backfill.units import format_duration, format_size, parse_duration, parse_size
 
 
@@ -42,7 +44,7 @@ class ServerIdRange:
     def parse(cls, value: object) -> Self:
         if isinstance(value, cls):
             return value
-        found = re.fullmatch(r"(\d{1,10})-(\d{1,10})", value) if isinstance(value, str) else None
+        found = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", value) if isinstance(value, str) else None
         if found is None or not 1 <= int(found[1]) <= int(found[2]) < 2**32:
             raise ValueError("must be two server ids from 1 to 4294967295, the lower first, as in 5400-5499")
         return cls(int(found[1]), int(found[2]))
@@ -79,6 +81,48 @@ def _positive(value: timedelta) -> timedelta:
     return value
 
 
+def _storable(value: str) -> str:
+    """Refuse what neither a path nor a connection can carry: NUL, and halves of a surrogate pair."""
+    if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ValueError("must not hold NUL or a code point that is no character")
+    return value
+
+
+def _host(value: str) -> str:
+    """An address, or a name whose labels a resolver can look up: none is empty or longer than 63 bytes."""
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        if not re.fullmatch(r"[\w-]+(\.[\w-]+)*\.?", value) or not _can_be_looked_up(value):
+            raise ValueError(
+                "must be the name of a host or its address, without a port; each part of a name has 1 to 63 letters"
+            ) from None
+    return value
+
+
+def _can_be_looked_up(name: str) -> bool:
+    try:
+        return len(name.encode("idna")) <= _LONGEST_HOST
+    except UnicodeError:
+        return False
+
+
+def _place(value: str) -> str:
+    if value.startswith("~"):
+        raise ValueError(
+            "must be written out: ~ means a home only to a shell; ${HOME}/ is replaced, and ./~ is a folder"
+        )
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://[^/@]*:[^/@]*@", value):
+        raise ValueError("must not hold a password; storage.options is for that")
+    return value
+
+
+def _timeout(value: timedelta) -> timedelta:
+    if value > _LONGEST_TIMEOUT:
+        raise ValueError(f"must not be longer than {format_duration(_LONGEST_TIMEOUT)}")
+    return value
+
+
 def _scalars_as_text(value: object) -> object:
     """Let `true` and `4` stand unquoted in maps of options, which are text for whom they are meant."""
     if not isinstance(value, Mapping):
@@ -92,6 +136,15 @@ def _scalar_as_text(item: object) -> object:
     return str(item) if isinstance(item, (int, float)) else item
 
 
+def _storable_options(options: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
+    for name, value in options.items():
+        if not name.strip():
+            raise ValueError("must not hold an option without a name")
+        _storable(name)
+        _storable(value.get_secret_value())
+    return options
+
+
 def _moment(value: object) -> datetime:
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value
@@ -101,6 +154,8 @@ def _moment(value: object) -> datetime:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise ValueError("must be a moment with its time zone, as in 2026-05-01T12:00:00Z")
+    if not _FIRST_YEAR < moment.year < _LAST_YEAR:
+        raise ValueError(f"must be after {_FIRST_YEAR} and before {_LAST_YEAR}, as all moments in a log are")
     return moment
 
 
@@ -112,19 +167,29 @@ def _gtids(value: str) -> str:
 
 
 _LARGE = 2**31 - 1
+_LONGEST_HOST = 253
+# The seconds of a log event are a number of four bytes.
+_FIRST_YEAR, _LAST_YEAR = 1970, 2106
+# A socket's timeout is a number of milliseconds in four bytes, one of them a sign: 24.8 days.
+_LONGEST_TIMEOUT = timedelta(days=24)
 
 Flag = Annotated[bool, Strict()]
-Text = Annotated[str, matching(r"(?s).*\S.*", "text that is not empty")]
+Text = Annotated[str, matching(r"(?s).*\S.*", "text that is not empty"), AfterValidator(_storable)]
+Host = Annotated[Text, AfterValidator(_host)]
+Place = Annotated[Text, AfterValidator(_place)]
+"""A file or a folder, on this machine or in an object store."""
 Duration = Annotated[
     timedelta, BeforeValidator(parse_duration), AfterValidator(_positive), PlainSerializer(format_duration)
 ]
+Timeout = Annotated[Duration, AfterValidator(_timeout)]
+"""A duration that a socket waits."""
 Size = Annotated[int, BeforeValidator(parse_size), between(1, 2**50), PlainSerializer(format_size)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
-Gtids = Annotated[str, AfterValidator(_gtids)]
+Gtids = Annotated[Text, AfterValidator(_gtids)]
 Port = Annotated[int, Strict(), between(1, 65535)]
 Count = Annotated[int, Strict(), between(1, _LARGE)]
 CountOrZero = Annotated[int, Strict(), between(0, _LARGE)]
-Options = Annotated[Mapping[str, SecretStr], BeforeValidator(_scalars_as_text)]
+Options = Annotated[Mapping[str, SecretStr], BeforeValidator(_scalars_as_text), AfterValidator(_storable_options)]
 JobName = Annotated[
     str, matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "1 to 64 letters, digits, _, . or -, the first no sign")
 ]
@@ -156,7 +221,7 @@ class PasswordSection(Section):
     password_env: Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")] | None = (
         None
     )
-    password_file: Text | None = None
+    password_file: Place | None = None
 
     @field_validator("password_file")
     @classmethod
@@ -165,11 +230,15 @@ class PasswordSection(Section):
             raise ValueError("must not be given together with password_env")
         return value
 
-    def resolve_password(self, env: Mapping[str, str], read_file: Callable[[Path], str] = Path.read_text) -> SecretStr:
-        """Fetch the password now; a source that is missing or empty raises ConfigError naming its YAML path."""
+    def resolve_password(self, env: Mapping[str, str], read_file: Callable[[Path], str] = read_small_text) -> SecretStr:
+        """Fetch the password now; a source that is missing or empty raises ConfigError naming its YAML path.
+
+        What the key says is shown only if it looks like a name: somebody may have written the password itself there.
+        """
         if self.password_env is not None:
             where, found = f"{self.yaml_path}.password_env", env.get(self.password_env, "")
-            missing = f"environment variable {self.password_env} is not set or empty"
+            name = self.password_env if re.fullmatch(r"[A-Z0-9]+(_[A-Z0-9]+)+", self.password_env) else "that it names"
+            missing = f"environment variable {name} is not set or empty"
         elif self.password_file is not None:
             where, found = f"{self.yaml_path}.password_file", self._read_password(read_file)
             missing = f"file {self.password_file} is empty"
@@ -177,12 +246,18 @@ class PasswordSection(Section):
             return SecretStr("")
         if not found:
             raise ConfigError(f"{where}: {missing}")
+        try:
+            _storable(found)
+        except ValueError as error:
+            raise ConfigError(f"{where}: the password {error}", hint="It must be UTF-8 text.") from None
         return SecretStr(found)
 
     def _read_password(self, read_file: Callable[[Path], str]) -> str:
         try:
             return read_file(Path(self.password_file or "")).rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise ConfigError(
-                f"{self.yaml_path}.password_file: file {self.password_file} cannot be read", detail=str(error)
-            ) from error
+                f"{self.yaml_path}.password_file: the file that it names cannot be read", detail=error.strerror or ""
+            ) from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{self.yaml_path}.password_file: the file that it names is not UTF-8 text") from None

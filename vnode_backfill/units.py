@@ -1,7 +1,7 @@
 """Values with units, as people write them: `30s`, `5m`, `64MB`, `1GiB`.
 
 A number without its unit is refused, because nobody who reads `timeout: 30` later knows of what; so is a unit of the
-wrong kind. Printing gives text that parses to the same value. Decimal units count in thousands (`64MB` is 64,000,000
+wrong kind. A duration is at most 3650 days: added to or taken from the time of day it must stay a date. Printing gives text that parses to the same value. Decimal units count in thousands (`64MB` is 64,000,000
 bytes), binary ones in 1024s (`64MiB` is 67,108,864).
 """
 
@@ -12,6 +12,7 @@ from datetime import timedelta
 from decimal import Decimal
 
 MB = 1_000_000
+LONGEST_DURATION = timedelta(days=3650)
 
 _MICROSECONDS = {
     "us": 1,
@@ -33,7 +34,7 @@ _BYTES = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
-_PART = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)\s?([A-Za-z]+)")
+_PART = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)\s?([A-Za-z]+)")
 _DURATIONS = "must be a duration with its unit: us, ms, s, m, h or d, as in 250ms, 30s, 1h30m"
 _SIZES = "must be a size with its unit: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, as in 64MB, 1GiB"
 
@@ -42,10 +43,10 @@ def parse_duration(value: object) -> timedelta:
     """Read `1h30m`; a value that already is a duration is returned as it is. Raises ValueError with what is allowed."""
     if isinstance(value, timedelta):
         return value
-    try:
-        return timedelta(microseconds=_sum(value, _MICROSECONDS, _DURATIONS))
-    except OverflowError:
-        raise ValueError(_DURATIONS) from None
+    microseconds = _sum(value, _MICROSECONDS, _DURATIONS)
+    if microseconds > LONGEST_DURATION // timedelta(microseconds=1):
+        raise ValueError(f"must not be longer than {format_duration(LONGEST_DURATION)}")
+    return timedelta(microseconds=microseconds)
 
 
 def format_duration(value: timedelta) -> str:
@@ -64,7 +65,7 @@ def format_size(value: int) -> str:
 
 
 def _sum(value: object, units: dict[str, int], allowed: str) -> int:
-    if not isinstance(value, str) or not re.fullmatch(rf"(?:{_PART.pattern})+", value.strip()):
+    if not isinstance(value, str) or len(value) > 100 or not re.fullmatch(rf"(?:{_PART.pattern})+", value.strip()):
         raise ValueError(allowed)
     total = Decimal(0)
     for number, unit in _PART.findall(value):

@@ -22,6 +22,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from vnode_backfill.errors import ConfigError, SourceError, SourceLostError
+from vnode_backfill.small_files import read_small_text
 
 __all__ = ["SourceAddress", "TlsMode", "TlsOptions", "connect", "source_errors"]
 
@@ -68,8 +69,8 @@ class TlsOptions:
         cls, mode: TlsMode, *, ca: str | None = None, cert: str | None = None, key: str | None = None
     ) -> TlsOptions:
         try:
-            own = "\n".join(Path(path).read_text() for path in (cert, key) if path) or None
-            return cls(mode, Path(ca).read_text() if ca else None, own)
+            own = "\n".join(read_small_text(Path(path)) for path in (cert, key) if path) or None
+            return cls(mode, read_small_text(Path(ca)) if ca else None, own)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"mysql.tls: a certificate or key cannot be read: {error}") from error
 

@@ -316,7 +316,7 @@ def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
         ("job: a\n---\njob: b", "is not valid YAML"),
         ("job: a\njob: b", "^job is given twice; again in line 2"),
         ("ui: {port: 1, port: 2}", r"^ui\.port is given twice"),
-        ("job: !!python/name:os.system x", "^job has the tag .*; tags are not allowed"),
+        ("job: !!python/name:os.system x", "^job has a tag; tags are not allowed"),
         ("ui: &a {host: *a}", r"^ui\.host is an alias of what holds it"),
     ],
 )
@@ -344,8 +344,8 @@ def test_variables_are_replaced_and_typed_like_the_text_they_stand_for(tmp_path:
 
 
 def test_a_variable_cannot_add_keys(tmp_path: Path) -> None:
-    config = load(tmp_path, MINIMAL.replace("host: db", "host: ${HOST}"), env={"HOST": "db\n  port: 1"})
-    assert (config.mysql.host, config.mysql.port) == ("db\n  port: 1", 3306)
+    config = load(tmp_path, MINIMAL.replace("user: u", "user: ${USER}"), env={"USER": "u\n  port: 1"})
+    assert (config.mysql.user, config.mysql.port) == ("u\n  port: 1", 3306)
 
 
 def test_an_escaped_reference_stays_as_written(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_a_password_comes_from_the_environment_or_a_file(tmp_path: Path) -> None
     ("key", "message"),
     [
         ("password_env: DB_PASSWORD", "mysql.password_env: environment variable DB_PASSWORD is not set or empty"),
-        ("password_file: /nowhere/secret", "mysql.password_file: file /nowhere/secret cannot be read"),
+        ("password_file: /nowhere/secret", "mysql.password_file: the file that it names cannot be read"),
         ("password_file: /dev/null", "mysql.password_file: file /dev/null is empty"),
     ],
 )
@@ -414,7 +414,9 @@ def test_units_are_what_they_say() -> None:
     assert (parse_size("64MB"), parse_size("1GiB"), parse_size("1.5kB")) == (64_000_000, 2**30, 1500)
 
 
-@pytest.mark.parametrize("value", ["", "10", "s", "-1s", "1 hour", "1s,", "99999999999999d", "0.5us", 5, 1.5, True])
+@pytest.mark.parametrize(
+    "value", ["", "10", "s", "-1s", "1 hour", "1s,", "\u0663s", "1" * 200 + "s", "0.5us", 5, 1.5, True]
+)
 def test_what_is_no_duration_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="must be a duration with its unit"):
         parse_duration(value)
@@ -426,3 +428,9 @@ ENV = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 @pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_file_in_conf_loads(path: Path) -> None:
     assert load_config(path, env=ENV).job
+
+
+@pytest.mark.parametrize("value", ["3651d", "99999999999999d", "900000000d", "999999999999999999d999999999999999999h"])
+def test_a_duration_beyond_all_dates_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="must not be longer than 3650d"):
+        parse_duration(value)
