@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from devkit.waiting import wait_for
 from progress.barriers import CdcTableBackfillProgress, CreateMviewProgress, LocalBarrierEvent, LocalBarrierManager
@@ -87,13 +89,45 @@ def test_older_datagram_that_comes_late_takes_nothing_back(ear: Ear) -> None:
     assert [event.rows for event in heard if isinstance(event, CreateMviewProgress)] == [9, 9, 10]
 
 
-@pytest.mark.parametrize("noise", [b"", b"\xff\xfe", b"[]", b'["x", "merge", 3, 0, 0, 5, 0]', b'{"a": 1}', b"7"])
+_NOISE = [b"", b"\xff\xfe", b"[" * 1024, b"[" * 60_000, b'["x", "merge", 3, 0, 0, 5, 0]', b'{"a": 1}', b"9" * 1024]
+
+
+@pytest.mark.parametrize("noise", _NOISE, ids=lambda noise: f"{noise[:2]!r}x{len(noise)}")
 def test_datagram_of_a_stranger_is_nothing(ear: Ear, noise: bytes) -> None:
     task = ear.task(Actor.MERGE)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
-        out.sendto(noise, (task.host, task.port))
+    send(task, noise)
     task.tell(1)
     assert ear.until(CreateMviewProgress(Actor.MERGE, Epoch(3), 1)) == [CreateMviewProgress(Actor.MERGE, Epoch(3), 1)]
+
+
+def test_any_datagrams_leave_the_driver_listening() -> None:
+    """With and without the secret, of any length: a task that tells its totals afterwards is still heard."""
+    barriers: LocalBarrierManager[str] = LocalBarrierManager()
+    progress = EpochProgress(barriers, "127.0.0.1")
+    barriers.inject(FIRST)
+    ear = Ear(barriers, progress)
+    told = iter(range(1, 1_000_000))
+
+    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        noise=st.lists(st.tuples(st.booleans(), st.binary(max_size=120) | st.text('[{"', max_size=3000)), max_size=4)
+    )
+    def still_heard(noise: list[tuple[bool, bytes | str]]) -> None:
+        task = ear.task(Actor.MERGE)
+        for with_secret, content in noise:
+            body = content.encode() if isinstance(content, str) else content
+            send(task, task.secret + body if with_secret else body)
+        rows = next(told)
+        task.tell(rows)
+        ear.until(CreateMviewProgress(Actor.MERGE, Epoch(3), rows))
+
+    still_heard()
+    progress.close()
+
+
+def send(task: TaskProgress, noise: bytes) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        out.sendto(noise, (task.host, task.port))
 
 
 def test_task_that_nobody_hears_goes_on(ear: Ear) -> None:
