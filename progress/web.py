@@ -10,11 +10,15 @@ What must be true:
 - A port that is taken is no reason not to copy a table: like Spark's own page, the next of 16 ports is tried, and `address`
   tells which one it is. Only when all are taken the job is refused.
 - A page that is open when the job ends gets the last report before the server goes: the reason of a failure is on it.
+- Clients that dawdle keep nobody out. A connection carries one request; its head must be there within `patience` seconds and be
+  small, and the answer must be taken within as long. Where all connections are in use, the newest gets the place of the one that has
+  waited longest for its own request.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import ipaddress
 import logging
 import socket
@@ -22,9 +26,9 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
 
 from progress.history import History
 from progress.metrics import CdcBackfillMetrics
@@ -34,7 +38,10 @@ from progress.web_answers import Answer, Answers
 from vnode_backfill.errors import ConfigError
 
 PORTS_TRIED = 16
-_CONNECTIONS = 32
+CONNECTIONS = 32
+_MOST_IN_HEAD = 16 * 1024
+_PATIENCE_SECONDS = 5.0
+_GIVE_WAY_SECONDS = 1.0
 _LAST_WORD_SECONDS = 2.0
 _HEADERS = {
     "Content-Security-Policy": (
@@ -62,10 +69,13 @@ class WebReporter:
         metrics: CdcBackfillMetrics | None = None,
         history: History | None = None,
         clock: Callable[[], float] = time.time,
+        patience: float = _PATIENCE_SECONDS,
     ) -> None:
-        """Listen on `port` or one of the 15 after it; `metrics` is what /metrics exposes."""
+        """Listen on `port` or one of the 15 after it; `metrics` is what /metrics exposes. A client has `patience` seconds to
+        finish its request, and as many to take the answer."""
         self._answers = Answers(metrics or CdcBackfillMetrics(), history, clock)
         self._server = _listen(host, port, self._answers)
+        self._server.patience = patience
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="web", daemon=True)
         self._thread.start()
         _log.info("progress page served address=%s", self.address)
@@ -92,8 +102,13 @@ def open_web(host: str, port: int, *, metrics: CdcBackfillMetrics | None = None)
     return NullReporter() if port == 0 else WebReporter(host, port, metrics=metrics)
 
 
+_Socket = socket.socket | tuple[bytes, socket.socket]
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128
+    patience = _PATIENCE_SECONDS
 
     def __init__(self, host: str, port: int, answers: Answers) -> None:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -101,7 +116,11 @@ class _Server(ThreadingHTTPServer):
         self.answers = answers
         self.shown_host = host
         self.allowed_names = frozenset({host.lower(), "localhost", socket.gethostname().lower()})
-        self._free = threading.BoundedSemaphore(_CONNECTIONS)
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._waiting: dict[_Socket, None] = {}
+        """Connections whose request is not there yet, the oldest first."""
+        self._answering: dict[_Socket, None] = {}
+        self._lock = threading.Lock()
         super().__init__((str(found[4][0]), port), _Handler)
 
     def server_bind(self) -> None:
@@ -109,22 +128,46 @@ class _Server(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.shown_host, int(self.server_address[1])
 
-    def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
-        """Answer in a thread, but never in more than the driver can spare."""
-        if self._free.acquire(blocking=False):
+    def process_request(self, request: _Socket, client_address: object) -> None:
+        """Answer in a thread, but never in more than the driver can spare: an older connection gives way."""
+        if self._free.acquire(blocking=False) or (self._end_oldest() and self._free.acquire(timeout=_GIVE_WAY_SECONDS)):
+            with self._lock:
+                self._waiting[request] = None
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
-    def process_request_thread(
-        self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
-    ) -> None:
+    def process_request_thread(self, request: _Socket, client_address: object) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
-    def handle_error(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:  # noqa: ARG002
+    def has_asked(self, request: _Socket) -> None:
+        """The request is there: the connection gives way only when none is left that waits for its own."""
+        with self._lock:
+            if self._waiting.pop(request, self) is None:
+                self._answering[request] = None
+
+    def shutdown_request(self, request: _Socket) -> None:
+        """Forget the connection before it is closed, so that nobody ends another one that got its number."""
+        with self._lock:
+            self._waiting.pop(request, None)
+            self._answering.pop(request, None)
+        super().shutdown_request(request)
+
+    def _end_oldest(self) -> bool:
+        """Wake the thread that waits longest on its client; it then ends by itself."""
+        with self._lock:
+            oldest = next(iter((*self._waiting, *self._answering)), None)
+            if isinstance(oldest, socket.socket):
+                self._waiting.pop(oldest, None)
+                self._answering.pop(oldest, None)
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+        return oldest is not None
+
+    def handle_error(self, request: _Socket, client_address: object) -> None:  # noqa: ARG002
         """A browser that went away in mid-answer is nobody's error, and nothing for the terminal."""
         _log.debug("progress page not answered", exc_info=True)
 
@@ -133,7 +176,36 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version = "vnode-backfill"
     sys_version = ""
-    timeout: ClassVar[float] = 10.0
+    default_request_version = "HTTP/1.0"
+
+    def handle(self) -> None:
+        """Read the head of one request as a whole, within the server's patience, and answer it."""
+        head = self._head(time.monotonic() + self.server.patience)
+        if not head:
+            return
+        self.server.has_asked(self.request)
+        self.connection.settimeout(self.server.patience)
+        self.rfile.close()
+        self.rfile = io.BytesIO(head)
+        if len(head) > _MOST_IN_HEAD:
+            self.requestline, self.request_version, self.command = "", self.default_request_version, ""
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        else:
+            self.handle_one_request()
+
+    def _head(self, ends: float) -> bytes:
+        """Everything up to the empty line after the headers; nothing if that does not come in time."""
+        head = b""
+        while b"\r\n\r\n" not in head and b"\n\n" not in head and len(head) <= _MOST_IN_HEAD:
+            left = ends - time.monotonic()
+            if left <= 0:
+                return b""
+            self.connection.settimeout(left)
+            piece = self.connection.recv(_MOST_IN_HEAD)
+            if not piece:
+                return b""
+            head += piece
+        return head
 
     def parse_request(self) -> bool:
         """Refuse here what no method may do."""
@@ -156,8 +228,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """What the parent refuses by itself is refused in the page's own form."""
+        status = HTTPStatus(code)
+        self._send(_refusal(status, message or status.phrase))
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parent's name
-        _log.debug("progress page asked request=%s", format % args)
+        _log.debug("progress page asked request=%r", format % args)
 
     def _send(self, answer: Answer, **more: str) -> None:
         self.send_response(answer.status)

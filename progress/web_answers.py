@@ -69,6 +69,8 @@ class Answers:
         self._shown_at = 0.0
         self._asked_at = float("-inf")
         self._answered = False
+        self._whole_lock = threading.Lock()
+        self._whole: tuple[Report, Answer] | None = None
         package = files("progress.web_page")
         self._files = {
             path: Answer(HTTPStatus.OK, kind, package.joinpath(name).read_bytes())
@@ -85,7 +87,10 @@ class Answers:
 
     def answer(self, target: str, accept: str = "") -> Answer:
         """The answer to a GET of `target`, which is a path and perhaps a query."""
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+        except ValueError as error:
+            return _text(HTTPStatus.BAD_REQUEST, f"not an address: {error}")
         if parts.path in self._files:
             return self._files[parts.path]
         match parts.path:
@@ -142,7 +147,11 @@ class Answers:
         report = self._newest()
         if report is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, "starting: there is no report yet")
-        return _json(report.to_json(per_vnode=True))
+        with self._whole_lock:
+            # Made once for each report: with many vnodes it takes long, and many may ask.
+            if self._whole is None or self._whole[0] is not report:
+                self._whole = report, _json(report.to_json(per_vnode=True))
+            return self._whole[1]
 
     def _samples(self) -> Answer:
         with self._changed:
