@@ -166,6 +166,7 @@ def run(
         _say(*handoff.starting_lines(opened.start))
         _ask_for_workers(opened, asked_workers)
         try:
+            say_once(config, opened)
             failure = _run_opened(config, awaited_session(session, config, opened.store), opened, Until(until), face)
         finally:
             opened.store.release()
@@ -272,6 +273,18 @@ def _hand_over(config: Config, ended: StoredHandoff) -> int:
 def _say(*lines: str) -> None:
     for line in lines:
         print(f"vnode-backfill: {line}", file=sys.stderr)
+
+
+def say_once(config: Config, opened: Opened) -> None:
+    """What an earlier release may have done to the job's target; it counts as said once it was printed."""
+    from vnode_backfill import notices
+
+    record = opened.record
+    if not notices.is_settled(config, record.name, record.id):
+        lines = notices.lines(opened.table)
+        if lines is not None:
+            _say(*lines)
+            notices.settle(config, record.name, record.id)
 
 
 def _ask_for_workers(opened: Opened, asked: int | None) -> None:

@@ -32,6 +32,7 @@ from progress.job_rows import JobRecord
 from progress.single_store import store_of
 from progress.state import BackfillState
 from progress.state_reader import folder_name
+from vnode_backfill import notices
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.config import Config, StartupMode
 from vnode_backfill.config_values import reveal
@@ -93,12 +94,17 @@ def is_complete(mode: StartupMode, state: BackfillState) -> bool:
     return mode is StartupMode.SNAPSHOT and state.stopped and state.is_live and state.failure is None
 
 
-def record_start(config: Config, job_id: str, first: CdcOffset) -> None:
-    """Keep how a job begins, before it exists; a row of a job that never came to exist is read by nobody."""
+def record_start(config: Config, job_id: str, first: CdcOffset, handoff: StoredHandoff | None) -> None:
+    """Keep how a job begins, before it exists; a row of a job that never came to exist is read by nobody.
+
+    What is to be said of the job whose target it takes over is to be said of it too.
+    """
     cdc = config.mysql.cdc
     from_job = cdc.specific.from_job if cdc.specific else None
     row = {"id": job_id, "mode": str(cdc.startup_mode), "first": first.to_json(), "from_job": from_job}
     _starts(config, config.job).append(pa.Table.from_pylist([row], schema=_STARTS))
+    if handoff is None or notices.is_settled(config, handoff.job, handoff.id):
+        notices.settle(config, config.job, job_id)
 
 
 def mode_of(config: Config, job: str, job_id: str) -> StartupMode:

@@ -316,7 +316,7 @@ def _create(config: Config, store: StateStore, planned: _Planned) -> Opened:
     record = new_record(config, table)
     prepare_new(config, record, store, table, beginning.handoff)
     change_buffer(config, record, store).prepare()
-    record_start(config, record.id, beginning.first)
+    record_start(config, record.id, beginning.first, beginning.handoff)
     state = _first_state(config, plan, beginning)
     store.create(record, plan, state, held_lease(store))
     return Opened(record, state, plan, store, table, created=True, start=beginning.start)

@@ -92,7 +92,7 @@ def _create(config: Config, store: SingleStore, table: MySqlTable, beginning: op
     record = replace(opening.new_record(config, table), executor="single", vnode_count=1, format_version=VERSION)
     prepare_new(config, record, store, table, beginning.handoff)
     opening.change_buffer(config, record, store).prepare()
-    record_start(config, record.id, beginning.first)
+    record_start(config, record.id, beginning.first, beginning.handoff)
     plan = walk_plan(table.definition.key, table.table_profile().estimated_rows)
     state = _first_state(config, plan, beginning)
     store.create(record, plan, state, held_lease(store))

@@ -20,6 +20,7 @@ __all__ = [
     "LogFile",
     "ServerFacts",
     "TableProfile",
+    "has_packed_transactions",
     "log_kept_seconds",
     "read_server_facts",
     "read_table_profile",
@@ -33,6 +34,10 @@ _SETTINGS = (
     "rpl_semi_sync_source_enabled", "read_only", "binlog_order_commits", "lower_case_table_names",
 )  # fmt: skip
 _RETENTION = ("binlog_expire_logs_seconds", "expire_logs_days", "binlog_expire_logs_auto_purge")
+_PACKING = ("binlog_transaction_compression",)
+_PACKED = """
+    SELECT TRANSACTION_COUNTER AS packed FROM performance_schema.binary_log_transaction_compression_stats
+    WHERE LOG_TYPE = 'BINARY' AND COMPRESSION_TYPE <> 'NONE' AND TRANSACTION_COUNTER > 0"""
 _TABLE = """
     SELECT ENGINE AS engine, TABLE_ROWS AS `rows`, AVG_ROW_LENGTH AS row_bytes, DATA_LENGTH AS bytes
     FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"""
@@ -170,6 +175,17 @@ def read_table_profile(connection: Connection, identity: ServerIdentity, definit
         foreign_keys=tuple(_foreign_key(row) for row in ask(connection, _FOREIGN_KEYS, where)),
         generated_columns=tuple(str(row["name"]) for row in ask(connection, _GENERATED, where)),
     )
+
+
+def has_packed_transactions(connection: Connection) -> bool:
+    """Whether the log of this MySQL server holds, or may hold, transactions that are one compressed event each.
+
+    Sessions set the option for themselves, so the server is also asked what it has compressed since it started. Only a user who may
+    read that table is answered. MariaDB never packs a transaction: `log_bin_compress` compresses each event on its own.
+    """
+    if _on(_settings(connection, _PACKING), _PACKING[0]):
+        return True
+    return bool(_if_allowed(connection, _PACKED))
 
 
 def log_kept_seconds(connection: Connection) -> int | None:

@@ -74,7 +74,17 @@ class EndsAtAnyStretch(WalkDriver):
             yield replace(event, receipts=self.receipts()) if isinstance(event, RangesRead) else event
 
 
-@pytest.mark.parametrize("sabotaged", [ReadsLandedStretchAgain, DropsWhatComesLater, EndsAtAnyStretch])
+class CutsThroughATransaction(WalkDriver):
+    """Sabotage: a boundary has a row, so only the first change of a transaction that ends on its changes is at or below its end."""
+
+    def is_due(self, change: BufferedChange, applied: CdcOffset, upto: CdcOffset) -> bool:
+        return (*applied.order, 0) < (*change.offset.order, change.row) <= (*upto.order, 0)
+
+
+SABOTAGED = (ReadsLandedStretchAgain, DropsWhatComesLater, EndsAtAnyStretch, CutsThroughATransaction)
+
+
+@pytest.mark.parametrize("sabotaged", SABOTAGED)
 def test_simulation_catches_a_driver_that_breaks_the_rules(sabotaged: type[WalkDriver]) -> None:
     assert any(_fails(WalkSimulation(seed, make_driver=sabotaged)) for seed in range(60))
 

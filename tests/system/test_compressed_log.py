@@ -196,7 +196,7 @@ def test_small_transactions_of_every_kind_arrive(
 
 
 def follow_some_epochs(case: JobCase, spark: SparkSession, seed: int) -> None:
-    with ten_rows_at_a_time(case, seed), case.here(spark).running(Until.STOPPED) as job:
+    with case.here(spark).running(Until.STOPPED) as job, ten_rows_at_a_time(case, seed):
         wait_for(lambda: job.ended or job.state.is_live, "live", seconds=120)
         epoch = job.state.epoch
         wait_for(lambda: job.ended or job.state.epoch > epoch + 15, "some epochs", seconds=120)

@@ -1,7 +1,8 @@
 """Long runs: minutes of random kills under live traffic, and one very large transaction. `scripts/test soak` runs them.
 
 `VNODE_BACKFILL_SOAK_SECONDS` sets how long the kills go on (600 unless told), `VNODE_BACKFILL_SOAK_SEED` which ones they are; the seed
-of a run is printed. What a seed cannot repeat is the moment in which a process dies: that depends on the machine.
+of a run is printed. What a seed cannot repeat is the moment in which a process dies: that depends on the machine. The servers compress
+their logs unless `VNODE_BACKFILL_SOAK_COMPRESSION` is `off`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ from vnode_backfill.errors import StateError
 
 SECONDS = float(os.environ.get("VNODE_BACKFILL_SOAK_SECONDS", "600"))
 SEED = int(os.environ.get("VNODE_BACKFILL_SOAK_SEED", "0")) or int(time.time())
+COMPRESSED = os.environ.get("VNODE_BACKFILL_SOAK_COMPRESSION", "on") != "off"
+COMPRESSION: dict[type[SqlServer], dict[str, str | None]] = {
+    MySqlServer: {"binlog-transaction-compression": "ON"},
+    MariaDbServer: {"log-bin-compress": "ON", "log-bin-compress-min-len": "10"},
+}
+"""Given when a server starts, so that one that was killed compresses again."""
 KILLS_PER_ROUND = 4
 LONGEST_LIFE = 40.0
 """Seconds until a driver is killed, at most: enough for some of them to go live and to join files."""
@@ -140,13 +147,15 @@ def _lives(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 @pytest.fixture(params=[MySqlServer, MariaDbServer], ids=["mysql", "mariadb"])
 def server(request: pytest.FixtureRequest) -> Iterator[SqlServer]:
-    with request.param() as started:
+    with request.param(COMPRESSION[request.param] if COMPRESSED else {}) as started:
         yield started
 
 
 @pytest.mark.timeout(SECONDS + 1800)
 def test_a_job_killed_at_random_for_minutes_ends_equal(server: SqlServer, tmp_path: Path) -> None:
-    print(f"\nVNODE_BACKFILL_SOAK_SEED={SEED} VNODE_BACKFILL_SOAK_SECONDS={SECONDS:g}", flush=True)
+    print(
+        f"\nVNODE_BACKFILL_SOAK_SEED={SEED} VNODE_BACKFILL_SOAK_SECONDS={SECONDS:g} compressed={COMPRESSED}", flush=True
+    )
     execute(server, None, "CREATE DATABASE soak")
     with server.connect() as connection:
         table = create_orders_table(connection, 100_000, 3, database="soak", key_step=3)

@@ -1,0 +1,94 @@
+"""A job that earlier releases ran on a server that compresses transactions is told once to compare source and target."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devkit.mysql import MySqlServer, SqlServer
+from tests.system.job_case import JobCase, execute
+from tests.system.startup_case import source_on
+from vnode_backfill import commands, single_job
+
+TOLD = "could lose rows of transactions that the server had compressed"
+FORGET = "TRUNCATE TABLE performance_schema.binary_log_transaction_compression_stats"
+
+
+@pytest.fixture
+def case(source_server: SqlServer, database: str, tmp_path: Path) -> JobCase:
+    execute(source_server, database, "CREATE TABLE t (id INT PRIMARY KEY, v TEXT)", "INSERT INTO t VALUES (1, 'a')")
+    if source_server.flavour == "mysql":
+        execute(source_server, None, FORGET)
+    return JobCase(source_server, tmp_path, database, "t")
+
+
+@pytest.fixture
+def compressing(source_server: SqlServer) -> Iterator[None]:
+    name = "binlog_transaction_compression" if source_server.flavour == "mysql" else "log_bin_compress"
+    execute(source_server, None, f"SET GLOBAL {name} = ON")
+    yield
+    execute(source_server, None, f"SET GLOBAL {name} = OFF")
+
+
+def opened_as_by_run(case: JobCase, capsys: pytest.CaptureFixture[str]) -> str:
+    """Open the job and say what `run` says once; what was printed."""
+    config = case.loaded_config()
+    opened = single_job.open_configured(config, task_slots=None, asked_vnodes=None, say=print)
+    try:
+        commands.say_once(config, opened)
+    finally:
+        opened.store.release()
+    return capsys.readouterr().err
+
+
+def as_an_earlier_release_leaves_it(case: JobCase, job: str = "case") -> None:
+    shutil.rmtree(case.folder / "state" / job / "notices")
+
+
+@pytest.mark.usefixtures("compressing")
+def test_job_of_an_earlier_release_is_told_once(case: JobCase, capsys: pytest.CaptureFixture[str]) -> None:
+    assert opened_as_by_run(case, capsys) == ""
+    as_an_earlier_release_leaves_it(case)
+    printed = opened_as_by_run(case, capsys)
+    # MariaDB compresses events, not transactions: no release lost anything there.
+    assert (TOLD in printed, "vnode-backfill verify" in printed) == ((case.server.flavour == "mysql"),) * 2
+    assert opened_as_by_run(case, capsys) == ""
+
+
+@pytest.mark.parametrize("source_server", ["mysql"], indirect=True)
+def test_job_of_an_earlier_release_is_told_of_sessions_that_compress(
+    case: JobCase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert opened_as_by_run(case, capsys) == ""
+    as_an_earlier_release_leaves_it(case)
+    assert opened_as_by_run(case, capsys) == "", "nobody compresses"
+    as_an_earlier_release_leaves_it(case)
+    execute(
+        case.server,
+        case.database,
+        "SET SESSION binlog_transaction_compression = ON",
+        "INSERT INTO t VALUES (2, REPEAT('b', 500))",
+    )
+    assert TOLD in opened_as_by_run(case, capsys)
+
+
+@pytest.mark.long
+def test_copy_of_an_earlier_release_is_told_of_by_the_job_that_follows_it(
+    mysql_server: MySqlServer, tmp_path: Path
+) -> None:
+    """What `run` prints, and the hint followed."""
+    with source_on(mysql_server, tmp_path, rows=200) as source:
+        source.job("copy", {"startup_mode": "snapshot"}).run()
+        follow = source.job("follow", {"startup_mode": "specific", "specific": {"from_job": "copy"}})
+        shutil.rmtree(tmp_path / "state" / "copy" / "notices")
+        execute(mysql_server, None, "SET GLOBAL binlog_transaction_compression = ON")
+        try:
+            assert TOLD in follow.run("--until", "live")
+            assert TOLD not in follow.run("--until", "live")
+        finally:
+            execute(mysql_server, None, "SET GLOBAL binlog_transaction_compression = OFF")
+        assert json.loads(follow.command("verify", "--json"))["equal"] is True

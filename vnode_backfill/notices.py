@@ -1,0 +1,56 @@
+"""What is said of a job once: that its target may lack rows which an earlier release lost.
+
+Releases before this one cut a MySQL transaction that is one compressed event (`binlog_transaction_compression`) after its first row
+where it was the last of an epoch. Nothing in the state tells whether that happened; `verify` does. So each job has a row in the table
+`notices` of its state folder: from its creation on if this release or a later one created it, else from the first run that could
+look at the server and has said what there is to say. A job without the row was only ever run by earlier releases.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from consume_upstream.mysql.facts import has_packed_transactions
+from consume_upstream.mysql.server import MySqlTable
+from progress.delta_table import DEFAULT_RETENTION, StateTable
+from progress.state_reader import folder_name
+from vnode_backfill.config import Config
+from vnode_backfill.config_values import reveal
+from vnode_backfill.errors import SourceError
+
+__all__ = ["is_settled", "lines", "settle"]
+
+_PACKED = "packed-transactions"
+_SCHEMA = pa.schema([("id", pa.string()), ("notice", pa.string())])
+
+
+def is_settled(config: Config, job: str, job_id: str) -> bool:
+    """Whether nothing is left to say of this job."""
+    table = _table(config, job)
+    return {"id": job_id, "notice": _PACKED} in table.read(table.open()).to_pylist()
+
+
+def settle(config: Config, job: str, job_id: str) -> None:
+    """Everything was said, or there is nothing to say."""
+    _table(config, job).append(pa.Table.from_pylist([{"id": job_id, "notice": _PACKED}], schema=_SCHEMA))
+
+
+def lines(table: MySqlTable) -> tuple[str, ...] | None:
+    """What to say of a job that earlier releases have run; None where the server cannot be asked now."""
+    try:
+        with table.connect() as connection:
+            packed = has_packed_transactions(connection)
+    except SourceError:
+        return None
+    if not packed:
+        return ()
+    return (
+        "warning: an earlier release ran this job, and could lose rows of transactions that the server had compressed",
+        "detail: The server uses binlog_transaction_compression, or did since it was started.",
+        "hint: Compare source and target once the job is live: `vnode-backfill verify`. This is not said again.",
+    )
+
+
+def _table(config: Config, job: str) -> StateTable:
+    folder = f"{config.state.path.rstrip('/')}/{folder_name(job)}"
+    return StateTable(f"{folder}/notices", _SCHEMA, reveal(config.storage.options), DEFAULT_RETENTION)
