@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vnode_backfill.cache_folder import cache_folder
+from devkit.errors import DevkitError
+from vnode_backfill.cache_folder import cache_folder, private_folder
 
 
 def cached(name: str, build: Callable[[Path], None]) -> Path:
@@ -22,7 +23,7 @@ def cached(name: str, build: Callable[[Path], None]) -> Path:
 
     Calling it again, from any process, only returns the path. A build that fails leaves nothing behind.
     """
-    target = cache_folder() / name
+    target = _own_folder() / name
     if target.is_dir():
         return target
     with _cache_lock():
@@ -43,9 +44,16 @@ def _build(target: Path, build: Callable[[Path], None]) -> None:
 
 @contextmanager
 def _cache_lock() -> Iterator[None]:
-    folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
     # The kernel drops the lock with the process, so a killed download blocks nobody.
-    with (folder / ".lock").open("w") as lock:
+    with (_own_folder() / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _own_folder() -> Path:
+    """Programs are run from it, so it must be this user's alone."""
+    try:
+        return private_folder(cache_folder())
+    except OSError as error:
+        hint = "Set XDG_CACHE_HOME to a folder that only you can write to."
+        raise DevkitError("downloads cannot be kept safely", detail=str(error), hint=hint) from error

@@ -15,7 +15,7 @@ from uuid import uuid4
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from vnode_backfill.jvm_classes import QUIET, archive_path, find_java
+from vnode_backfill.jvm_classes import QUIET, archive_path, find_java, may_be_used
 from vnode_backfill.spark_session import LOCAL_JVM, start_jvm
 
 _PATIENCE_SECONDS = 300
@@ -23,7 +23,7 @@ _PATIENCE_SECONDS = 300
 
 def main() -> int:
     path = archive_path()
-    if path is not None and (path.is_file() or _made(path)):
+    if path is not None and (may_be_used(path) or _made(path)):
         print(path)
     else:
         print("the classes of Spark's JVM are not kept; jobs load them anew", file=sys.stderr)
@@ -31,16 +31,23 @@ def main() -> int:
 
 
 def _made(path: Path) -> bool:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     unfinished = path.with_name(f".{path.name}-{uuid4().hex}")
     try:
         _load_classes(f"-XX:ArchiveClassesAtExit={unfinished}")
         if not _is_whole(unfinished):
             return False
+        unfinished.chmod(0o644)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    return True
+    return may_be_used(path)
+
+
+def _make_folder(folder: Path) -> None:
+    """One that others cannot write to, whatever the user's mask says."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o755, exist_ok=True)
 
 
 def _is_whole(unfinished: Path) -> bool:

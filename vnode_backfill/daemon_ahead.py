@@ -7,8 +7,8 @@ environment, and stays until it ends. What must be true: a daemon serves Spark i
 - Nothing is lost where any of it fails: whoever Spark started and whose streams nobody took becomes the daemon itself.
 - It serves the first that comes, and nobody after: the way to it is removed when its streams are taken.
 - While it waits it has a pipe from the driver, whose end is its end; then it has Spark's, like every daemon.
-- Its socket lies in a folder that is the user's alone, and nothing is given to one that lies elsewhere: the name is known, and free
-  when the folder is gone.
+- Its socket lies in a folder that is the user's alone, and each side asks the kernel whose process the other one is: the name is known,
+  and free when the folder is gone. Nothing is given to another user's process, and nothing is taken from one.
 - It begins as Spark would have begun it, as far as that cannot be made up for later: the variables that count before the first
   line of Python or the first import, and the number of open files. Where a job sets variables of its own, nothing is started ahead.
 
@@ -24,6 +24,7 @@ import resource
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -139,9 +140,16 @@ def _connect(connection: socket.socket, place: Path) -> None:
         # It was killed, and left its folder behind.
         _remove(place.parent)
         raise
-    # After connecting: whose folder it is now is whose it was.
-    if place.parent.lstat().st_uid != os.getuid():
+    if _peer_user(connection) != os.geteuid():
         raise PermissionError(f"{place} is somebody else's")
+
+
+def _peer_user(connection: socket.socket) -> int:
+    """Whose process is at the other end: the one that connected, or the one that listened."""
+    form = struct.Struct("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
+    _, user, _ = form.unpack(credentials)
+    return int(user)
 
 
 class Waiting:
@@ -164,6 +172,8 @@ class Waiting:
                 return False
             # Held until this process ends; whoever gave its streams waits for that.
             self._connection, _ = self._listener.accept()
+            if _peer_user(self._connection) != os.geteuid():
+                return False
         finally:
             self._listener.close()
             _remove(Path(self._folder))

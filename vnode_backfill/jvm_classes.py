@@ -2,7 +2,8 @@
 
 Loading and checking some twelve thousand classes is most of what a JVM does before its first task: 8.7 CPU-seconds until then became 5.3.
 What must be true: no job depends on it. The JVM itself compares such a file with its own build and with every jar, and goes on without it
-where they differ; a file is whole from the moment it has its name, which tells the JVM and the Spark it was made for.
+where they differ; a file is whole from the moment it has its name, which tells the JVM and the Spark it was made for. And no job runs
+classes of another user: the file counts only where nobody else can write it.
 `python -m vnode_backfill.archive_classes` makes it.
 """
 
@@ -11,12 +12,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import sys
 from pathlib import Path
 
 import pyspark
 
-from vnode_backfill.cache_folder import cache_folder
+from vnode_backfill.cache_folder import cache_folder, is_private
 
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """What a JVM has to say about such a file it says on its standard output otherwise."""
@@ -25,7 +27,20 @@ QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 def sharing_options() -> str:
     """The JVM's options for using the file, if there is one."""
     path = archive_path()
-    return f"-XX:SharedArchiveFile={path} {QUIET}" if path is not None and path.is_file() else ""
+    return f"-XX:SharedArchiveFile={path} {QUIET}" if path is not None and may_be_used(path) else ""
+
+
+def may_be_used(path: Path) -> bool:
+    """Whether the file is there, and nobody but this user, root and the owner of the environment can have made it."""
+    if not _in_environment():
+        return is_private(path.parent) and path.is_file() and not path.is_symlink()
+    try:
+        owners = {0, os.geteuid(), Path(sys.prefix).stat().st_uid}
+        found = [path.parent.lstat(), path.lstat()]
+    except OSError:
+        return False
+    guarded = all(part.st_uid in owners and not part.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for part in found)
+    return guarded and stat.S_ISREG(found[1].st_mode)
 
 
 def archive_path() -> Path | None:
@@ -43,9 +58,13 @@ def archive_path() -> Path | None:
 
 def _folder() -> Path:
     """In the virtual environment whose jars it was made of, so that it goes with them; else in the user's cache folder."""
-    if sys.prefix != sys.base_prefix:
+    if _in_environment():
         return Path(sys.prefix) / "share" / "vnode-backfill"
-    return cache_folder() / "jvm"
+    return cache_folder().resolve() / "jvm"
+
+
+def _in_environment() -> bool:
+    return sys.prefix != sys.base_prefix
 
 
 def find_java() -> str | None:

@@ -5,8 +5,12 @@ installed, or switched off by VNODE_BACKFILL_NUMBA=0) the same function runs int
 Python integers; it is slower by a factor of about 50 and gives the same values, because no kernel relies on wrap-around.
 
 numba keeps compiled code on disk, beside the module's file. A module that an executor imports from an archive has none; so its source is
-laid into a cache folder, under a name that tells its content, and the compiled code beside it: compiled once per machine, not once per
-process. Where no such folder can be written each process compiles for itself, which takes some seconds.
+written to a cache folder, under a name that says its content, and the compiled code beside it: compiled once per machine, not once per
+process.
+
+What must be true: compiled code is loaded from where only this user and root can write, because numba's index of it is a pickle. That is
+the folder the module itself was imported from, or one that `cache_folder` calls private. Where numba finds neither (it also looks in
+`NUMBA_CACHE_DIR` and in a folder of its own in the user's cache), each process compiles for itself, which takes some seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -26,7 +29,7 @@ from zipimport import zipimporter
 
 import numpy as np
 
-from vnode_backfill.cache_folder import cache_folder
+from vnode_backfill.cache_folder import is_private, private_cache_folder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,40 +52,39 @@ def _jitted(function: Callable[P, R]) -> Callable[P, R]:
 
     if isinstance(function, FunctionType):
         function.__code__ = _in_a_file(function.__code__, function.__globals__)
-    try:
-        jitted: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:
         # "No locator available": no folder for the cache can be written.
-        jitted = numba.njit(nogil=True)(function)
-    return jitted
+        with suppress(RuntimeError):
+            jitted: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
+            # Nothing has been loaded from there yet.
+            if _is_safe(Path(jitted.stats.cache_path), Path(function.__code__.co_filename)):  # type: ignore[attr-defined]
+                return jitted
+    return cast("Callable[P, R]", numba.njit(nogil=True)(function))
+
+
+def _is_safe(cache: Path, source: Path) -> bool:
+    """Python itself runs what is in `__pycache__` beside a module."""
+    return cache == source.parent / "__pycache__" or is_private(cache)
 
 
 def _in_a_file(code: CodeType, module: Mapping[str, object]) -> CodeType:
     """The same code, said to come from a file that exists: numba looks for its cache beside that."""
-    loader = module.get("__loader__")
+    loader, name = module.get("__loader__"), str(module["__name__"])
     if Path(code.co_filename).is_file() or not isinstance(loader, zipimporter):
         return code
-    source = loader.get_source(str(module["__name__"])) or ""
-    for folder in _cache_folders():
+    source = loader.get_source(name) or ""
+    folder = private_cache_folder("kernels", hashlib.sha256(source.encode()).hexdigest()[:16])
+    if folder is not None:
         with suppress(OSError):
-            return code.replace(co_filename=str(_laid_out(folder, str(module["__name__"]), source)))
+            return code.replace(co_filename=str(_written(folder / f"{name.rpartition('.')[2]}.py", source)))
     return code
 
 
-def _cache_folders() -> tuple[Path, ...]:
-    """Where a process may keep things, best first."""
-    return cache_folder(), Path(tempfile.gettempdir()) / f"vnode-backfill-{os.getuid()}"
-
-
-def _laid_out(folder: Path, name: str, source: str) -> Path:
+def _written(path: Path, source: str) -> Path:
     """The file with this source; made whole or not at all, since other processes may be doing the same."""
-    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-    path = folder / "kernels" / digest / f"{name.rpartition('.')[2]}.py"
     if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}-{uuid4().hex}")
         unfinished.write_text(source)
-        # numba takes a file with another time for another source, so the first one to be there stays.
+        # numba may take a file with another time for another source, so the first one to be there stays.
         with suppress(FileExistsError):
             path.hardlink_to(unfinished)
         unfinished.unlink()

@@ -152,8 +152,8 @@ def test_nothing_is_given_to_a_socket_that_somebody_else_put_where_the_daemon_wa
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place))
         listener.listen(1)
-        # As if its folder belonged to another user.
-        monkeypatch.setattr(os, "getuid", lambda: place.parent.stat().st_uid + 1)
+        # As if the process that listens belonged to another user, in a folder of this user.
+        monkeypatch.setattr(os, "geteuid", lambda: place.parent.stat().st_uid + 1)
         assert not hand_over(["pyspark.worker"])
         connection, _ = listener.accept()
         with connection:
