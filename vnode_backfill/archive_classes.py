@@ -16,6 +16,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from vnode_backfill.jvm_classes import QUIET, archive_path, find_java, may_be_used
+from vnode_backfill.jvm_settings import LOCAL_SETTINGS
 from vnode_backfill.spark_session import LOCAL_JVM, start_jvm
 
 _PATIENCE_SECONDS = 300
@@ -64,7 +65,8 @@ def _is_whole(unfinished: Path) -> bool:
 def _load_classes(option: str) -> None:
     """Start a session, run a task of Python, and end the JVM in order."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = SparkConf().setMaster("local[2]").set("spark.driver.extraJavaOptions", f"{LOCAL_JVM} {option} {QUIET}")
+    conf = SparkConf().setMaster("local[2]").setAll(list(LOCAL_SETTINGS.items()))
+    conf.set("spark.driver.extraJavaOptions", f"{LOCAL_JVM} {option} {QUIET}")
     start_jvm(conf)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.parallelize([0, 1], 2).map(abs).collect()

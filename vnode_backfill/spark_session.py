@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -24,6 +25,7 @@ from vnode_backfill.config_values import reveal
 from vnode_backfill.daemon_ahead import DaemonAhead
 from vnode_backfill.hadoop_options import hadoop_settings
 from vnode_backfill.jvm_classes import sharing_options
+from vnode_backfill.jvm_settings import LOCAL_SETTINGS, SENSITIVE, given_to_spark_submit, keep_to_this_machine
 from vnode_backfill.shipping import ship_packages
 
 _SETTINGS = {
@@ -31,6 +33,7 @@ _SETTINGS = {
     "spark.scheduler.mode": "FAIR",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.redaction.regex": SENSITIVE,
 }
 _TASK_DAEMON, _IOTDB_TASK_DAEMON = "vnode_backfill.task_daemon", "vnode_backfill.iotdb_task_daemon"
 _DAEMONS = (_TASK_DAEMON, _IOTDB_TASK_DAEMON)
@@ -54,8 +57,8 @@ def open_session(config: Config, master: str | None, *, quiet: bool, daemon: Dae
         SparkContext._ensure_initialized()
     conf = _configured(config, master)
     _reserve(daemon, conf)
-    if quiet and not _submitted():
-        start_jvm(conf)
+    if not _submitted():
+        start_jvm(conf, quiet=quiet)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     if not _is_local(session.sparkContext.master or ""):
@@ -87,6 +90,9 @@ def _configured(config: Config, master: str | None) -> SparkConf:
     if _is_local(conf.get("spark.master") or "") and not _submitted():
         conf.setIfMissing("spark.python.daemon.module", _IOTDB_TASK_DAEMON if config.sink.iotdb else _TASK_DAEMON)
         conf.setIfMissing("spark.driver.extraJavaOptions", f"{LOCAL_JVM} {sharing_options()}".strip())
+        for name, value in LOCAL_SETTINGS.items():
+            conf.setIfMissing(name, value)
+        keep_to_this_machine(Path(__file__).resolve().parents[1])
         # Otherwise Spark takes the first `python3` of the search path, which need not be the one that runs this.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return conf
@@ -145,14 +151,17 @@ def _submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def start_jvm(conf: SparkConf) -> None:
-    """Start the JVM with its stderr in a file: its greetings would tear the progress display apart."""
+def start_jvm(conf: SparkConf, *, quiet: bool = True) -> None:
+    """Start the JVM with these settings; if quiet, with its stderr in a file: its greetings would tear the progress display apart."""
     with SparkContext._lock:
         if SparkContext._gateway is not None:
             return
-    with tempfile.TemporaryFile(prefix="vnode-backfill-spark-") as noise:
+    with (
+        given_to_spark_submit(dict(conf.getAll())) as settings,
+        tempfile.TemporaryFile(prefix="vnode-backfill-spark-") as noise,
+    ):
         try:
-            gateway = launch_gateway(conf, {"stderr": noise})  # type: ignore[no-untyped-call]
+            gateway = launch_gateway(None, {"pass_fds": [settings], **({"stderr": noise} if quiet else {})})  # type: ignore[no-untyped-call]
         except Exception:
             noise.seek(0)
             sys.stderr.write(noise.read().decode(errors="replace")[-4000:])
