@@ -15,7 +15,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from progress.report import AskedRequest
-from progress.state import Request, RequestKind
+from progress.state import Request, RequestKind, bounded_rate
 from vnode_backfill.bitmap import VnodeBitmap
 from vnode_backfill.errors import StateError
 from vnode_backfill.vnode import VnodeId
@@ -101,7 +101,7 @@ def _from_row(number: int, document: str, row: dict[str, object]) -> AskedReques
         kind=stored.kind,
         workers=stored.workers,
         assignment=tuple(VnodeBitmap.parse(text, stored.vnode_count) for text in stored.bitmaps),
-        rows_per_second=stored.rows_per_second,
+        rows_per_second=bounded_rate(stored.rows_per_second),
         vnodes=frozenset(map(VnodeId, stored.vnodes)),
         ordinals=frozenset(stored.ordinals),
         extend=stored.extend,

@@ -24,7 +24,7 @@ from consume_upstream.offset import CdcOffset, LoggedTransaction, VisibleAt, vis
 from progress.job_rows import JobRecord
 from progress.lease import Lease
 from progress.single_state import WHOLE_KEY, Walk
-from progress.state import Acknowledgement, BackfillState, Controls, Failure, Intent, Phase, VnodeState
+from progress.state import Acknowledgement, BackfillState, Controls, Failure, Intent, Phase, VnodeState, bounded_rate
 from progress.state_rows import Bookkeeping, numbers_from_text, numbers_to_text
 from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.columns import TableDefinition
@@ -227,7 +227,7 @@ def _state(stored: _StoredDocument, written: CdcOffset, rows: int) -> BackfillSt
         missing=tuple(LoggedTransaction(gtid, CdcOffset.from_json(start)) for gtid, start in stored.missing),
         changed=None if stored.changed is None else CdcOffset.from_json(stored.changed),
         assignment_generation=stored.assignment_generation,
-        controls=Controls(stored.paused, stored.rows_per_second),
+        controls=Controls(stored.paused, bounded_rate(stored.rows_per_second)),
         acknowledged=tuple(Acknowledgement(number, Epoch(epoch), why) for number, epoch, why in stored.acknowledged),
         failure=None if stored.failure is None else _failure(stored.failure),
         stopped=stored.stopped,

@@ -24,6 +24,8 @@ from vnode_backfill.keys import SplitPlan
 from vnode_backfill.vnode import VnodeId
 
 FORGOTTEN = Epoch(0)
+MOST_ROWS_PER_SECOND = 2**31 - 1
+"""A higher limit limits nothing, and soon is no number of rows that a server takes."""
 _EPOCH_ZERO = Epoch(0)
 
 
@@ -86,6 +88,11 @@ class Controls:
     @property
     def reading(self) -> bool:
         return not self.paused and self.rows_per_second != 0
+
+
+def bounded_rate(rows_per_second: int | None) -> int | None:
+    """A stored limit as a job can obey it: earlier releases stored whatever was asked for."""
+    return None if rows_per_second is None else min(max(rows_per_second, 0), MOST_ROWS_PER_SECOND)
 
 
 class RequestKind(StrEnum):

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from consume_upstream.offset import CdcOffset, LoggedTransaction, VisibleAt, visibility_from_json, visibility_to_json
-from progress.state import Acknowledgement, BackfillState, Controls, Failure, Intent, Phase, VnodeState
+from progress.state import Acknowledgement, BackfillState, Controls, Failure, Intent, Phase, VnodeState, bounded_rate
 from vnode_backfill.bitmap import VnodeBitmap
 from vnode_backfill.epoch import BarrierKind, Epoch
 from vnode_backfill.errors import StateError
@@ -256,7 +256,7 @@ def _state(stored: _StoredJob, vnodes: tuple[VnodeState, ...]) -> BackfillState:
         changed=None if stored.changed is None else CdcOffset.from_json(stored.changed),
         plan_generation=stored.plan_generation,
         assignment_generation=stored.assignment_generation,
-        controls=Controls(stored.paused, stored.rows_per_second),
+        controls=Controls(stored.paused, bounded_rate(stored.rows_per_second)),
         acknowledged=tuple(Acknowledgement(a.request, Epoch(a.epoch), a.refused) for a in stored.acknowledged),
         failure=None if stored.failure is None else _failure(stored.failure),
         stopped=stored.stopped,

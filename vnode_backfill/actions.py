@@ -265,7 +265,7 @@ class Performer:
             ReadBefore(self.state.ranges + len(landed), len(self.plan.ranges), self.state.rows + landed_rows)
         )
         read = read_ranges(self.services.spark.sparkContext, lanes)
-        if not self.state.controls.rows_per_second:
+        if not action.rows_per_second:
             working = [lane for lane in lanes if lane.ranges]
             everything = len(read) == sum(len(lane.ranges) for lane in working)
             rows = sum(receipt.rows for receipt in read)
@@ -281,7 +281,7 @@ class Performer:
         assert self.state.intent is not None
         plan = self.plan.at(self.state.intent.plan_generation)
         by_ordinal = {planned.ordinal: planned for planned in plan.ranges}
-        limit = self.state.controls.rows_per_second
+        limit = action.rows_per_second
         working = sum(bool(lane) for lane in action.lanes) or 1
         return [
             Lane(

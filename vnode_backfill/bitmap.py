@@ -23,6 +23,7 @@ from vnode_backfill.vnode import VnodeId, check_vnode_count
 
 _NAMED_RANGES = 20
 """An error names at most this many ranges of vnodes."""
+_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,7 @@ def _union(bitmaps: Iterable[VnodeBitmap], vnode_count: int) -> VnodeBitmap:
 
 def _parse_piece(piece: str, text: str, vnode_count: int) -> tuple[int, int]:
     ends = [end.strip() for end in piece.split("-")]
-    if len(ends) > 2 or not all(end.isascii() and end.isdigit() for end in ends):
+    if len(ends) > 2 or not all(end.isascii() and end.isdigit() and len(end) <= _MOST_DIGITS for end in ends):
         raise BitmapError(
             f"{piece!r} in vnodes {text!r} is neither a vnode nor a range of vnodes", hint="Write `0-63,128`."
         )

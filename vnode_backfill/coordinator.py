@@ -14,8 +14,11 @@ events. No clock, no socket, no Spark: the whole protocol can be run in a test, 
     any      ──ActorFailed──► RETRYING ──EpochRestarted──► the same stage again, from its beginning
              ──definite, or too often──► FAILING ──StateCommitted──► STOPPED
 
+A request waits for the end of the epoch, with one exception: an epoch that begins, or begins again, reads as the newest requests want it
+(`_reads`). So a request can always undo one whose consequence is that reads fail: a limit, too many workers, a re-snapshot.
+
 Why a repeat is harmless: the intent was committed before its first effect, holds every sample it needs, and each effect is
-keyed by its epoch. Why nothing is lost: an epoch's offsets become durable in the commit that follows all its effects.
+keyed by its epoch; that a repeat reads less, or at another speed, is what a lane whose time is over does, too. Why nothing is lost: an epoch's offsets become durable in the commit that follows all its effects.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from vnode_backfill.epoch_end import NOTHING_COLLECTED, Collected, after_epoch
 from vnode_backfill.errors import BackfillError, LawBrokenError
 from vnode_backfill.intent import (
     Sample,
+    controlled,
     honour,
     merge_bound,
     merging_vnodes,
@@ -176,14 +180,20 @@ def _work(state: Coordinator) -> Decision:
     """Begin, or begin again, the epoch of the committed intent."""
     state = replace(state, stage=Stage.WORKING, collected=NOTHING_COLLECTED, in_hand=NOTHING_IN_HAND)
     intent, barrier = state.intent, state.barrier
-    actions: list[Action] = [
-        InjectBarrier(barrier),
-        ReadRanges(barrier, intent.ranges, _replaced(state, intent.ordinals)),
-    ]
-    actions.append(BufferChanges(barrier, state.saved.written, intent))
+    actions: list[Action] = [InjectBarrier(barrier), _reads(state), BufferChanges(barrier, state.saved.written, intent)]
     if intent.kind is not BarrierKind.SYNC_CHECKPOINT:
         actions.append(_merge(state))
     return state, tuple(actions)
+
+
+def _reads(state: Coordinator) -> ReadRanges:
+    """The intent's ranges, under the newest limit; none where a request waits that a read would only hold up."""
+    intent, controls = state.intent, state.saved.controls
+    for request in state.requests:
+        controls = controlled(controls, request)
+    ends_reading = any(request.kind in (RequestKind.STOP, RequestKind.RESCALE) for request in state.requests)
+    lanes = intent.ranges if controls.reading and not ends_reading else tuple(() for _ in intent.ranges)
+    return ReadRanges(state.barrier, lanes, _replaced(state, intent.ordinals), controls.rows_per_second)
 
 
 def _merge(state: Coordinator) -> MergeEpoch:
@@ -392,7 +402,7 @@ def _resume(state: Coordinator) -> Decision:
         case Stage.WORKING:
             return _work(state)
         case Stage.EXTENDING:
-            return state, (ExtendPlan(state.saved.plan_generation),)
+            return _all_collected(state)
         case Stage.COMMITTING if state.pending is not None:
             return state, (CommitEpoch(state.pending),)
         case Stage.SAMPLING | Stage.IDLE:

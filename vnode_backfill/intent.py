@@ -148,12 +148,8 @@ def honour(state: BackfillState, plan: SplitPlan, request: Request) -> tuple[Bac
         match request.kind:
             case RequestKind.RESCALE:
                 state = _rescaled(state, plan, request)
-            case RequestKind.RATE_LIMIT:
-                state = replace(state, controls=replace(state.controls, rows_per_second=request.rows_per_second))
-            case RequestKind.PAUSE:
-                state = replace(state, controls=Controls(paused=True, rows_per_second=state.controls.rows_per_second))
-            case RequestKind.RESUME:
-                state = replace(state, controls=Controls(paused=False, rows_per_second=state.controls.rows_per_second))
+            case RequestKind.RATE_LIMIT | RequestKind.PAUSE | RequestKind.RESUME:
+                state = replace(state, controls=controlled(state.controls, request))
             case RequestKind.RESNAPSHOT:
                 state, set_back = set_ranges_back(state, plan, _chosen_ranges(plan, request))
             case RequestKind.STOP:
@@ -165,6 +161,17 @@ def honour(state: BackfillState, plan: SplitPlan, request: Request) -> tuple[Bac
     acknowledgement = Acknowledgement(request.id, state.epoch, refused)
     kept = (*state.acknowledged, acknowledgement)[-_ACKNOWLEDGEMENTS_KEPT:]
     return replace(state, acknowledged=kept), set_back
+
+
+def controlled(controls: Controls, request: Request) -> Controls:
+    """The controls as the request wants them."""
+    match request.kind:
+        case RequestKind.RATE_LIMIT:
+            return replace(controls, rows_per_second=request.rows_per_second)
+        case RequestKind.PAUSE | RequestKind.RESUME:
+            return replace(controls, paused=request.kind is RequestKind.PAUSE)
+        case _:
+            return controls
 
 
 def _rescaled(state: BackfillState, plan: SplitPlan, request: Request) -> BackfillState:

@@ -81,6 +81,7 @@ class BackfillJob:
         self._coordinator = Coordinator(saved=state, plan=plan, attempts_allowed=retries)
         self._upkeep = Upkeep(services.sink, services.config)
         self._stop_asked = False
+        self._heard: set[int] = set()
         self._ended = threading.Event()
 
     def run(self, until: Until) -> tuple[BackfillState, Failure | None]:
@@ -88,6 +89,7 @@ class BackfillJob:
         with self._signals(), self._background():
             # What was asked for while nobody ran the job comes first: a job that is to be read again must not end as live.
             self._look_for_requests()
+            self._take_waiting()
             self._happen(Started())
             while self._coordinator.stage is not Stage.STOPPED:
                 event = self._barriers.next_event(timeout=0.5)
@@ -109,6 +111,11 @@ class BackfillJob:
             self._stop_asked = True
             self._barriers.tell(RequestArrived(Request(OWN_REQUEST, RequestKind.STOP)))
             self._performer.wake()
+
+    def _take_waiting(self) -> None:
+        """What was asked for counts for the epoch that is repeated now: it may be what lets it end this time."""
+        while (event := self._barriers.next_event(timeout=0)) is not None:
+            self._take(event)
 
     def _take(self, event: LocalBarrierEvent[Event]) -> None:
         """Count what metrics and faces want to know of it, and let it happen."""
@@ -225,9 +232,12 @@ class BackfillJob:
     def _look_for_requests(self) -> None:
         found = self._services.store.unacknowledged(self._coordinator.saved)
         self._rereads_waiting = any(request.kind is RequestKind.RESNAPSHOT for request in found)
-        for request in found:
+        new = [request for request in found if request.id not in self._heard]
+        self._heard.update(request.id for request in new)
+        for request in new:
             self._barriers.tell(RequestArrived(request))
-        if found:
+        if new:
+            # Once for each: whoever waits after a failure must not be woken every second by what waits as well.
             self._performer.wake()
 
 

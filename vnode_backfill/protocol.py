@@ -138,6 +138,8 @@ class ReadRanges:
     barrier: Barrier
     lanes: tuple[tuple[int, ...], ...]
     replaces: frozenset[int]
+    rows_per_second: int | None = None
+    """The limit of all lanes together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,21 +132,25 @@ class WalkPerformer(Performer):
         barrier = action.barrier
         self._group(Actor.SNAPSHOT, barrier)
         began = time.monotonic()
-        self._walked = self._walk(action) if any(action.lanes) else None
+        self._walked = self._walk(action)
         rows = self._walked.receipt.rows if self._walked else 0
         self.pace.measured(rows, time.monotonic() - began, 1, everything=False)
         self.pace.read_last = bool(rows)
         event = RangesRead(barrier.epoch, self._ended(self._walked), barrier.attempt)
         self.barriers.collect(Actor.SNAPSHOT, barrier, event)
 
-    def _walk(self, action: ReadRanges) -> WalkedStretch:
-        """What landed before a crash is not walked again."""
+    def _walk(self, action: ReadRanges) -> WalkedStretch | None:
+        """What landed before a crash is not walked again; it counts also where nothing more is to be walked now."""
+        if self.state.intent is None or not self.state.intent.ordinals:
+            return None
         barrier = action.barrier
         appended, _ = self.services.sink.landed_reads(barrier.epoch)
         landed = self._landed(appended or ())
-        limit = self.state.controls.rows_per_second
+        limit = action.rows_per_second
         self._progress.reading(ReadBefore(self.state.ranges, len(self.plan.ranges), self.state.rows))
-        return landed or CdcBackfillExecutor(self.services.spark.sparkContext).walk(
+        if landed or not any(action.lanes):
+            return landed
+        return CdcBackfillExecutor(self.services.spark.sparkContext).walk(
             Stretch(
                 table=self._table, writer=self.services.sink.writer(), after=self._store.walk.last_key,
                 epoch=barrier.epoch, attempt=barrier.attempt, seconds=self._epoch_seconds,

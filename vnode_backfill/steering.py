@@ -15,7 +15,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 
 from progress.report import JobPhase, Report
-from progress.state import Phase, Request, RequestKind
+from progress.state import MOST_ROWS_PER_SECOND, Phase, Request, RequestKind
 from progress.store import Loaded, StateStore
 from vnode_backfill.bitmap import VnodeBitmap, check_assignment, split_evenly
 from vnode_backfill.config import Config
@@ -26,6 +26,8 @@ from vnode_backfill.keys import Bound, SplitPlan, bound_of
 from vnode_backfill.places import buffer_path, owner, state_store
 from vnode_backfill.status import find_report, read_report
 from vnode_backfill.vnode import Key, KeyKind, KeyPart, KeyValue
+
+_MOST_DIGITS = 9
 
 
 def rescale(config: Config, *, workers: int | None, bitmaps: Sequence[str]) -> int:
@@ -47,8 +49,11 @@ def rescale(config: Config, *, workers: int | None, bitmaps: Sequence[str]) -> i
 
 def throttle(config: Config, *, rows_per_second: int | None) -> int:
     """Limit the snapshot of the whole job; None takes the limit away, 0 pauses it. The log goes on being captured."""
-    if rows_per_second is not None and rows_per_second < 0:
-        raise ConfigError(f"--rows-per-second {rows_per_second}: must be 0 or more")
+    if rows_per_second is not None and not 0 <= rows_per_second <= MOST_ROWS_PER_SECOND:
+        raise ConfigError(
+            f"--rows-per-second must be from 0 to {MOST_ROWS_PER_SECOND}",
+            hint="0 pauses the snapshot; `throttle --off` takes the limit away.",
+        )
     text = "no limit" if rows_per_second is None else f"{rows_per_second:,} rows/s"
     return _ask(_job(config)[0], Request(0, RequestKind.RATE_LIMIT, rows_per_second=rows_per_second), text)
 
@@ -81,6 +86,8 @@ def resnapshot(config: Config, *, only: str | None, where_key: str | None, every
         return _ask(store, request, "the whole table, keys that came after planning included")
     if only is not None:
         vnodes = frozenset(VnodeBitmap.parse(only, count))
+        if not vnodes:
+            raise ConfigError("--only names no vnode", hint="For example: resnapshot --only 3,17-20")
         ranges = sum(planned.vnode in vnodes for planned in loaded.plan.ranges)
         print(
             f"planned ranges of these vnodes, read again: {ranges}. Keys that came after planning are in no range: they "
@@ -171,7 +178,7 @@ def _assignment(bitmaps: Sequence[str], vnode_count: int) -> tuple[VnodeBitmap, 
     found: dict[int, VnodeBitmap] = {}
     for text in bitmaps:
         worker, sign, vnodes = text.partition("=")
-        if not sign or not worker.isdecimal() or int(worker) in found:
+        if not sign or not worker.isdecimal() or len(worker) > _MOST_DIGITS or int(worker) in found:
             raise BitmapError(f"--bitmap {text}: expected WORKER=VNODES, each worker once", hint="For example: 0=0-127")
         found[int(worker)] = VnodeBitmap.parse(vnodes, vnode_count)
     if sorted(found) != list(range(len(found))):
@@ -208,13 +215,18 @@ def _key(parts: Sequence[KeyPart], text: str) -> Key:
 
 def _value(part: KeyPart, word: str) -> KeyValue:
     read: dict[KeyKind, Callable[[str], KeyValue]] = {
-        KeyKind.INT: int, KeyKind.UINT: int, KeyKind.ENUM: int, KeyKind.DECIMAL: Decimal, KeyKind.TEXT: str,
+        KeyKind.INT: int, KeyKind.UINT: int, KeyKind.ENUM: int, KeyKind.DECIMAL: Decimal, KeyKind.TEXT: _storable,
         KeyKind.BINARY: bytes.fromhex, KeyKind.DATE: date.fromisoformat, KeyKind.DATETIME: datetime.fromisoformat,
     }  # fmt: skip
     try:
         return read[part.kind](word)
     except (ValueError, InvalidOperation) as error:
         raise ConfigError(f"--where-key: {word!r} is not a value of {part.name} ({part.kind})") from error
+
+
+def _storable(word: str) -> str:
+    """Bytes of the command line that are no character cannot be sent to a server; asking for them raises a ValueError."""
+    return word.encode().decode()
 
 
 def _meets(range_low: Bound | None, range_high: Bound | None, low: Bound, high: Bound) -> bool:

@@ -17,7 +17,17 @@ from consume_upstream.offset import CdcOffset, VisibleAt
 from progress.single_rows import WALK_SCHEMA
 from progress.single_state import WHOLE_KEY, Walk, walk_plan
 from progress.single_store import SingleStore, store_of
-from progress.state import BackfillState, Failure, Intent, Phase, Request, RequestKind, new_state
+from progress.state import (
+    MOST_ROWS_PER_SECOND,
+    BackfillState,
+    Controls,
+    Failure,
+    Intent,
+    Phase,
+    Request,
+    RequestKind,
+    new_state,
+)
 from progress.store import JobRecord, StateStore
 from tests.histories.walk_simulation import WalkDriver, WalkSimulation
 from tests.simulation.actors import Steps
@@ -233,6 +243,14 @@ def test_cursor_of_an_epoch_that_failed_is_not_committed_with_the_reason(open_si
     found = open_single().stored()
     assert found is not None
     assert (found.walk.last_key, found.state) == (None, failed)
+
+
+def test_limit_of_an_earlier_release_that_no_server_takes_is_bounded(open_single: OpenSingle) -> None:
+    store = open_single()
+    store.commit(replace(ended(begun(store), 1, 200), controls=Controls(rows_per_second=10**400)))
+    found = open_single().stored()
+    assert found is not None
+    assert found.state.controls == Controls(rows_per_second=MOST_ROWS_PER_SECOND)
 
 
 def test_rows_behind_the_cursor_are_shown_as_read(open_single: OpenSingle) -> None:

@@ -122,11 +122,11 @@ class Simulation:
         self.driver = self.make_driver(self.random, self.source, self.sink, self.store, self.job, state, plan)
         self.coordinator = Coordinator(saved=state, plan=plan, attempts_allowed=1000)
         self.barriers: LocalBarrierManager[Event] = LocalBarrierManager()
-        self._happen(Started())
         acknowledged = {a.request for a in state.acknowledged}
         for request in self.requests:
             if request.id not in acknowledged and request.kind is not RequestKind.STOP:
                 self._happen(RequestArrived(request))
+        self._happen(Started())
 
     def _happen(self, event: Event) -> None:
         before = self.coordinator.saved

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 from pymysql.connections import Connection
@@ -16,8 +18,11 @@ from pyspark.sql import SparkSession
 from devkit.mysql import MariaDbServer
 from devkit.waiting import wait_for
 from progress.report import JobPhase
-from tests.system.live_job import LiveJob, database_of, live_job, never_falls, writing
+from progress.state import Controls
+from tests.system.live_job import LiveJob, database_of, live_job, never_falls, no_fault, writing
 from vnode_backfill import steering
+from vnode_backfill.errors import SourceLostError
+from vnode_backfill.places import state_store
 from vnode_backfill.protocol import ReadRanges
 
 WINDOW = 5.0
@@ -132,6 +137,40 @@ def test_new_limit_counts_from_the_next_epoch_on(
         ]
         assert max(reading) <= acknowledged
         throttle(job, 1_000_000)
+        job.until_live()
+        job.stop()
+        job.assert_equal()
+
+
+def test_job_whose_reads_fail_obeys_what_is_asked_of_it_before_it_repeats_them(
+    spark: SparkSession, mariadb_server: MariaDbServer, tmp_path: Path
+) -> None:
+    settings: dict[str, object] = {"limits": {"rows_per_second": 400, "retries": 1}}
+    with live_job(spark, mariadb_server, tmp_path, rows=1500, settings=settings) as job:
+        job.seams.fault = lambda _, action: (
+            SourceLostError("lost") if isinstance(action, ReadRanges) and any(action.lanes) else None
+        )
+        job.start()
+        job.until_ended()
+        assert job.failure is not None
+        job.start()
+        job.until_ended()
+        assert job.failure is not None
+        assert steering.pause(job.config) == 0
+        with writing(job):
+            job.start()
+            job.until(lambda: job.report().phase is JobPhase.PAUSED, "paused")
+            until_log_moves(job)
+            job.stop()
+        job.seams.fault = no_fault
+        # A limit as an earlier release took it: no server takes the number of rows that it makes.
+        store = state_store(job.config)
+        store.acquire_lease("anna", timedelta(minutes=1))
+        state = replace(job.state, controls=Controls(rows_per_second=10**24))
+        store.load()
+        store.commit(replace(state, revision=state.revision + 1))
+        store.release()
+        job.start()
         job.until_live()
         job.stop()
         job.assert_equal()

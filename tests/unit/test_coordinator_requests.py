@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from consume_upstream.offset import VisibleAt
 from progress.state import Phase, RequestKind
 from tests.unit.coordinated_job import (
@@ -289,3 +291,72 @@ def test_vnode_of_a_key_range_is_the_one_that_is_set_back() -> None:
     job.ask(1, RequestKind.RESNAPSHOT, ordinals=frozenset({1}))
     back = {v.vnode for v in job.state.vnodes if v.phase is not Phase.LIVE}
     assert back == {VnodeId(PLAN.ranges[1].vnode)}
+
+
+def failing_read(job: Job) -> ReadRanges:
+    """Let the reads fail and be repeated; what is ordered then."""
+    return only(job.happen(ActorFailed(LOST, job.coordinator.attempt)), ReadRanges)
+
+
+def test_failed_read_is_repeated_under_the_newest_limit() -> None:
+    job = held_in_epoch_one(ReadRanges)
+    assert failing_read(job).rows_per_second is None
+    job.ask(1, RequestKind.RATE_LIMIT, rows_per_second=7)
+    assert failing_read(job).rows_per_second == 7
+    job.ask(2, RequestKind.RATE_LIMIT)
+    repeated = failing_read(job)
+    assert repeated.rows_per_second is None
+    assert repeated.lanes == job.coordinator.intent.ranges
+    job.hold = ()
+    job.happen(job.answer(repeated)[0])
+    assert job.state.is_live
+    assert [a.request for a in job.state.acknowledged] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (RequestKind.PAUSE, {}),
+        (RequestKind.RATE_LIMIT, {"rows_per_second": 0}),
+        (RequestKind.RESCALE, {"workers": 2}),
+        (RequestKind.STOP, {}),
+    ],
+)
+def test_request_that_ends_reading_ends_an_epoch_whose_reads_fail(kind: RequestKind, what: dict[str, object]) -> None:
+    job = held_in_epoch_one(ReadRanges)
+    assert any(failing_read(job).lanes)
+    job.ask(1, kind, **what)
+    repeated = failing_read(job)
+    assert not any(repeated.lanes)
+    job.hold = ()
+    job.happen(job.answer(repeated)[0])
+    assert [(a.request, a.refused) for a in job.state.acknowledged] == [(1, "")]
+
+
+def test_next_driver_repeats_the_failed_epoch_as_asked_for_since() -> None:
+    job = held_in_epoch_one(ReadRanges)
+    again = Job(Coordinator(job.state, PLAN), hold=(ReadRanges,))
+    again.ask(1, RequestKind.PAUSE)
+    assert not any(only(again.happen(Started()), ReadRanges).lanes)
+
+
+def test_resumed_job_reads_what_the_paused_repeat_has_left() -> None:
+    job = held_in_epoch_one(ReadRanges)
+    job.ask(1, RequestKind.PAUSE)
+    paused = failing_read(job)
+    job.hold = ()
+    job.happen(job.answer(paused)[0])
+    assert job.state.rows == 0
+    job.ask(2, RequestKind.RESUME)
+    assert job.state.is_live
+    assert job.state.rows == 30
+
+
+def test_stop_ends_an_extension_that_fails_again_and_again() -> None:
+    job = live_job()
+    job.hold = (ExtendPlan,)
+    job.ask(1, RequestKind.RESNAPSHOT, extend=True)
+    job.ask(2, RequestKind.STOP)
+    assert "ExtendPlan" not in kinds(job.happen(ActorFailed(LOST)))
+    assert job.stage is Stage.STOPPED
+    assert [a.request for a in job.state.acknowledged] == [2]

@@ -136,7 +136,21 @@ def test_workers_that_cannot_share_the_vnodes_are_refused(
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (("throttle", "--rows-per-second", "-1"), "--rows-per-second -1: must be 0 or more"),
+        (("throttle", "--rows-per-second", "-1"), "--rows-per-second must be from 0 to 2147483647"),
+        (("throttle", "--rows-per-second", "1" + "0" * 24), "--rows-per-second must be from 0 to 2147483647"),
+        (("throttle", "--rows-per-second", "9" * 400), "--rows-per-second must be from 0 to 2147483647"),
+        (("rescale", "--workers", "100000000"), "100000000 workers cannot share 4 vnodes"),
+        (("rescale", "--workers", "-1"), "-1 workers cannot share 4 vnodes"),
+        (("rescale", "--bitmap", "9" * 5000 + "=0-3"), "expected WORKER=VNODES, each worker once"),
+        (("rescale", "--bitmap", "0=0-" + "9" * 5000), "is neither a vnode nor a range of vnodes"),
+        (("rescale", "--bitmap", "0=0-99999999"), "vnode 99999999 in vnodes '0-99999999' is not between 0 and 3"),
+        (("resnapshot", "--only", "9" * 5000), "is neither a vnode nor a range of vnodes"),
+        (("resnapshot", "--only", ""), "--only names no vnode"),
+        (("resnapshot", "--where-key", "0.." + "9" * 30), "is not a value of key column id"),
+        (("resnapshot", "--where-key", "0.." + "9" * 5000), "is not a value of id (int)"),
+        (("resnapshot", "--where-key", "nan..inf"), "'nan' is not a value of id (int)"),
+        (("resnapshot", "--where-key", "1,2..3,4"), "'1,2' is not a value of id (int)"),
+        (("resnapshot", "--where-key", ".."), "'' is not a value of id (int)"),
         (("resnapshot", "--only", "9"), "vnode 9 in vnodes '9' is not between 0 and 3"),
         (("resnapshot", "--where-key", "10"), "expected LOW..HIGH"),
         (("resnapshot", "--where-key", "20..10"), "the upper bound lies below the lower one"),
@@ -149,6 +163,18 @@ def test_request_that_means_nothing_is_refused(
 ) -> None:  # fmt: skip
     assert run(path, *flags) == 2
     assert reason in capsys.readouterr().err
+    assert asked(config) == []
+
+
+@pytest.mark.parametrize("number", ["1e24", "0.5", "nan", "inf", "", "9" * 5000, "0x10"])
+@pytest.mark.parametrize("flags", [("throttle", "--rows-per-second"), ("rescale", "--workers")])
+def test_what_is_no_whole_number_is_refused(
+    path: Path, config: Config, driver: StateStore, capsys: pytest.CaptureFixture[str], flags: tuple[str, str], number: str
+) -> None:  # fmt: skip
+    with pytest.raises(SystemExit) as ended:
+        run(path, *flags, number)
+    assert ended.value.code == 2
+    assert f"argument {flags[1]}: invalid int value" in capsys.readouterr().err
     assert asked(config) == []
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from progress.delta_table import DEFAULT_RETENTION
 from progress.lease import Process
-from progress.state import Acknowledgement, BackfillState, Request, RequestKind
+from progress.state import MOST_ROWS_PER_SECOND, Acknowledgement, BackfillState, Controls, Request, RequestKind
 from progress.state_reader import folder_name
 from progress.state_rows import Bookkeeping, from_rows, numbers_from_text, numbers_to_text, to_rows
 from progress.store import Retention, StateReader, StateStore
@@ -217,6 +217,15 @@ def test_request_is_found_until_it_is_acknowledged(open_store: OpenStore, clock:
         ("ben", "desk", START + MINUTE / 2),
         ("cleo", "desk", START + MINUTE / 2),
     ]
+
+
+def test_limit_of_an_earlier_release_that_no_server_takes_is_bounded(open_store: OpenStore) -> None:
+    store = open_store()
+    state = replace(following(create(store)), controls=Controls(rows_per_second=10**400))
+    store.commit(state)
+    open_store().append_request(Request(0, RequestKind.RATE_LIMIT, rows_per_second=10**400), "ben", "desk")
+    assert stored_state(open_store()).controls == Controls(rows_per_second=MOST_ROWS_PER_SECOND)
+    assert [request.rows_per_second for request in store.unacknowledged(state)] == [MOST_ROWS_PER_SECOND]
 
 
 def test_acknowledged_request_does_not_come_back_when_the_state_forgets_it(open_store: OpenStore) -> None:
