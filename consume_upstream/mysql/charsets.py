@@ -51,6 +51,8 @@ _CHARACTERS: dict[str, dict[int, str]] = {
         "gb18030": {"\ue7c7": "ḿ", "ḿ": "\ue7c7"},
     }.items()
 }
+CLIENT_CHARSETS = (*_SINGLE_BYTE, *(name for name in _MULTI_BYTE if not name.startswith(("ucs", "utf"))))
+"""Those besides UTF-8 that a client may send its statements in."""
 _UTF8 = {"utf8mb4": 4, "utf8mb3": 3, "utf8": 3, "ascii": 1, "": 4}
 
 

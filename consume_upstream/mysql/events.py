@@ -17,6 +17,12 @@ from vnode_backfill.errors import LogFormatError
 HEADER_BYTES = 19
 _FILE_NAME = re.compile(r"(?P<prefix>.+)\.(?P<number>\d+)\Z")
 _IN_USE = 0x01
+_CLIENT_CHARSET, _UPDATED_DATABASES = 4, 12
+_VARIABLE_BYTES = {0: 4, 1: 8, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4}
+"""Status variables of a QUERY event that have one size."""
+_COUNTED_VARIABLES = {5: 1, 6: 1, 11: 2}
+"""Those that are texts with their lengths, and how many texts."""
+_MOST_DATABASES = 16
 
 
 class EventKind(IntEnum):
@@ -158,7 +164,12 @@ class Statement:
     """A statement as the log holds it; `database` is the one it ran in."""
 
     database: str
-    text: str
+    raw: bytes
+    """The text as the client sent it, or as the server wrote it; the log does not say which."""
+    collation: int | None = None
+    """The number of a collation of the client's character set, which the text is in if the client sent it."""
+    updated: frozenset[str] | None = None
+    """The databases whose tables the statement changes, also through triggers and functions; None if that is not known."""
 
 
 def read_query(event: bytes, *, compressed: bool = False) -> Statement:
@@ -166,13 +177,42 @@ def read_query(event: bytes, *, compressed: bool = False) -> Statement:
     cursor.take(8)
     database_length = cursor.number(1)
     cursor.take(2)
-    cursor.take(cursor.number(2))
+    variables = cursor.take(cursor.number(2))
     database = cursor.text(database_length)
     cursor.take(1)
     text = cursor.take(cursor.left)
     if compressed:
         text = unpack_mariadb(text)
-    return Statement(database, text.decode("utf-8", "surrogateescape"))
+    return Statement(database, text, *_read_variables(variables))
+
+
+def _read_variables(data: bytes) -> tuple[int | None, frozenset[str] | None]:
+    """The client's collation and the changed databases; whatever follows a variable that is not known is not read."""
+    cursor, collation = Cursor(data), None
+    while cursor.left:
+        code = cursor.number(1)
+        if code == _UPDATED_DATABASES:
+            return collation, _updated_databases(cursor)
+        if code == _CLIENT_CHARSET:
+            collation = cursor.number(2)
+            cursor.take(4)
+        elif code in _COUNTED_VARIABLES:
+            for _ in range(_COUNTED_VARIABLES[code]):
+                cursor.take(cursor.number(1))
+        elif code in _VARIABLE_BYTES:
+            cursor.take(_VARIABLE_BYTES[code])
+        else:
+            break
+    return collation, None
+
+
+def _updated_databases(cursor: Cursor) -> frozenset[str] | None:
+    """MySQL writes up to 16 names; where there are more it writes no name."""
+    count = cursor.number(1)
+    if count > _MOST_DATABASES:
+        return None
+    names = cursor.take(cursor.left).split(b"\0", count)
+    return frozenset(name.decode("utf-8", "surrogateescape") for name in names[:count])
 
 
 def read_load_query(event: bytes) -> Statement:

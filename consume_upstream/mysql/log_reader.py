@@ -35,7 +35,7 @@ from consume_upstream.mysql.events import (
 )
 from consume_upstream.mysql.log_batch import RowBuffer, TransactionBook
 from consume_upstream.mysql.log_split import MALFORMED, Longs, first_damaged, split_events
-from consume_upstream.mysql.log_statements import Effect, effect_of
+from consume_upstream.mysql.log_statements import Effect, effect_of, text_of
 from consume_upstream.mysql.table_map import Flavour, check_table_map, read_table_map
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.errors import LogFormatError, OffsetError, SchemaChangedError, SourceLostError
@@ -316,18 +316,18 @@ class LogSlice:
 
     def refuse_statement(self, effect: Effect, statement: Statement) -> None:
         """The statement that ends here may change the table or its rows; a reader of rows can only stop."""
-        name = ".".join(self._table)
+        name, where, text = ".".join(self._table), f"{self.position.file}:{self.position.pos}", text_of(statement)[:500]
+        again = (
+            "drop the job with `vnode-backfill drop`, set `replace: true` below the sink and run it: it copies the table as it is now. "
+            "One that only follows may begin after the statement instead, with mysql.cdc.startup_mode specific or timestamp."
+        )
         if effect is Effect.SCHEMA:
-            raise SchemaChangedError(
-                f"a statement in the log at {self.position.file}:{self.position.pos} may change table {name}",
-                detail=statement.text[:500],
-                hint="Create the job again with the table's new definition; one that only follows may begin behind the statement, "
-                "with startup_mode specific or timestamp.",
-            )
+            message = f"a statement in the log at {where} may change table {name}"
+            raise SchemaChangedError(message, detail=text, hint=again[0].upper() + again[1:])
         raise LogFormatError(
-            f"the log at {self.position.file}:{self.position.pos} holds changes of {name} as a statement, not as rows",
-            detail=statement.text[:500],
-            hint="SET GLOBAL binlog_format = ROW, and look for sessions that set their own; then re-snapshot.",
+            f"the log at {where} holds changes as a statement, not as rows, and {name} may be among the changed tables",
+            detail=text,
+            hint=f"SET GLOBAL binlog_format = ROW, and look for sessions that set their own. Then {again}",
         )
 
     def _end_xa(self, event: bytes) -> None:
