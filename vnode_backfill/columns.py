@@ -78,6 +78,9 @@ _PLAIN = {
 }  # fmt: skip
 _TEMPORAL = {"datetime": Kind.DATETIME, "timestamp": Kind.TIMESTAMP, "time": Kind.TIME}
 _LABEL = re.compile(r"'((?:[^']|'')*)'")
+_ESCAPED = re.compile(r"''|\\[0nr\\]")
+_ESCAPES = {"''": "'", "\\0": "\0", "\\n": "\n", "\\r": "\r", "\\\\": "\\"}
+_BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,7 @@ def _family(type_name: str, numbers: tuple[int, ...], text: str) -> Column | Non
     if type_name in _PLAIN or type_name in _GEOMETRY:
         return column(_PLAIN.get(type_name, Kind.GEOMETRY))
     if type_name in ("enum", "set"):
-        labels = tuple(label.replace("''", "'") for label in _LABEL.findall(text))
+        labels = tuple(_ESCAPED.sub(lambda found: _ESCAPES[found[0]], label) for label in _LABEL.findall(text))
         return replace(column(Kind(type_name)), labels=labels)
     facts: dict[str, dict[str, int]] = {
         **{name: {"width": width} for name, width in _INT_BYTES.items()},
@@ -181,6 +184,11 @@ def _family(type_name: str, numbers: tuple[int, ...], text: str) -> Column | Non
         **_TEMPORAL, "bit": Kind.BIT, "decimal": Kind.DECIMAL,
     }  # fmt: skip
     return column(kinds[type_name], **facts[type_name]) if type_name in kinds else None
+
+
+def listed_label(label: str) -> str:
+    """A label as the server lists it: its dictionary has no characters beyond U+FFFF and shows `?` for each."""
+    return _BEYOND_BMP.sub("?", label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +237,26 @@ class TableDefinition:
             ),
             key=tuple(key),
         )
+
+
+def relabelled(stored: TableDefinition, now: TableDefinition) -> tuple[str, ...] | None:
+    """The columns whose labels an earlier release stored as the server lists them, escapes and `?` included.
+
+    Empty if both are the same; None if the table has changed otherwise.
+    """
+    old = {column.name: column for column in stored.columns}
+    columns = tuple(replace(c, labels=old[c.name].labels) if c.name in old else c for c in now.columns)
+    if replace(now, columns=columns) != stored:
+        return None
+    different = [column for column in now.columns if column.labels != old[column.name].labels]
+    if any(old[column.name].labels != tuple(map(_escaped, column.labels)) for column in different):
+        return None
+    return tuple(column.name for column in different)
+
+
+def _escaped(label: str) -> str:
+    marks = {plain: escaped for escaped, plain in _ESCAPES.items() if plain != "'"}
+    return "".join(marks.get(character, character) for character in listed_label(label))
 
 
 def what_changed(stored: TableDefinition, now: TableDefinition) -> str:

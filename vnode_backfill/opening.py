@@ -38,7 +38,7 @@ from progress.state import BackfillState, Controls, Failure, Request, RequestKin
 from progress.store import Loaded, StateStore
 from vnode_backfill.another_log import begun_again, moved_to, seen_beyond, tiles
 from vnode_backfill.bitmap import split_evenly
-from vnode_backfill.columns import what_changed
+from vnode_backfill.columns import relabelled, what_changed
 from vnode_backfill.config import Config, Executor, StartupMode, TlsConfig, TlsVerify
 from vnode_backfill.config_values import reveal
 from vnode_backfill.epoch import Epoch
@@ -352,6 +352,7 @@ def take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Open
         sink.close()
     change_buffer(config, record, store).prepare()
     start, loaded = _go_on_or_fail(config, store, table, loaded)
+    start = replace(start, warnings=(*start.warnings, *_label_warnings(table, record)))
     table = replace(table, era=loaded.state.written.era)
     return Opened(record, loaded.state, loaded.plan, store, table, created=False, start=start)
 
@@ -443,12 +444,19 @@ def check_same_server(config: Config, table: MySqlTable, record: JobRecord) -> N
 
 def check_definition(table: MySqlTable, record: JobRecord) -> None:
     """Refuse a table that is not what it was when the job was created."""
-    if table.definition != record.definition:
+    if relabelled(record.definition, table.definition) is None:
         raise SchemaChangedError(
             f"{record.database}.{record.table} was changed since the job was created",
             detail=what_changed(record.definition, table.definition),
             hint="Create the job again under another name, with an empty target.",
         )
+
+
+def _label_warnings(table: MySqlTable, record: JobRecord) -> tuple[str, ...]:
+    """What to do about rows that an earlier release wrote from the log with labels as the server lists them."""
+    names = ", ".join(relabelled(record.definition, table.definition) or ())
+    told = "rows that came by the log may hold wrong labels; run `vnode-backfill verify`, then `vnode-backfill resnapshot --all`"
+    return (f"an earlier release read labels of {names} wrongly: {told}",) if names else ()
 
 
 def new_record(config: Config, table: MySqlTable) -> JobRecord:

@@ -26,7 +26,7 @@ from vnode_backfill.columns import Column, Kind, TableDefinition
 from vnode_backfill.config import Config
 from vnode_backfill.errors import KeyOrderError, PlanRefusedError, SourceError, SourceLostError
 from vnode_backfill.preflight_checks import Finding, Level, ServerDetails, Watermark, check_server
-from vnode_backfill.preflight_table import TableDetails, check_table, check_table_type
+from vnode_backfill.preflight_table import SYSTEM_SCHEMAS, TableDetails, check_schema, check_table, check_table_type
 
 __all__ = [
     "Finding",
@@ -181,6 +181,8 @@ def _describable(connection: Connection, database: str, table: str) -> tuple[Fin
     if not found:
         fact = f"table {name} does not exist, or this account may not see it; a temporary one is its session's alone"
         return (Finding(Level.REFUSED, "table.exists", fact, "mysql.database and mysql.table: a table that exists"),)
+    if _text(found[0]["database"]) in SYSTEM_SCHEMAS:
+        return (check_schema(name),)
     typed = check_table_type(name, _text(found[0]["type"]), _create_table(connection, database, table))
     wrong = tuple(finding for finding in typed if finding.level is Level.REFUSED)
     columns = {_text(row["name"]): _text(row["type"]) for row in ask(connection, _COLUMNS, (database, table))}

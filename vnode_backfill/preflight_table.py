@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from consume_upstream.mysql.charsets import charset_named
 from consume_upstream.mysql.facts import ForeignKey, ServerFacts, TableProfile
+from consume_upstream.mysql.labels import doubtful_labels
 from consume_upstream.mysql.sql import quoted
 from consume_upstream.mysql.walk import check_walkable
 from vnode_backfill.change import BEFORE_PREFIX, RESERVED_COLUMNS
@@ -18,8 +19,9 @@ from vnode_backfill.errors import PlanRefusedError
 from vnode_backfill.preflight_checks import Finding, Level
 from vnode_backfill.units import format_size
 
-__all__ = ["TableDetails", "check_table", "check_table_type"]
+__all__ = ["SYSTEM_SCHEMAS", "TableDetails", "check_schema", "check_table", "check_table_type"]
 
+SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 _LARGE = {"mediumblob", "mediumtext", "longblob", "longtext", "json"}
 _SMALL_PACKET = 16 << 20
 _GOOD_PACKET = 64 << 20
@@ -82,6 +84,12 @@ def check_table(
     yield from check_table_type(seen.name, details.table_type, details.create_table)
     for check in _CHECKS:
         yield from check(seen)
+
+
+def check_schema(name: str) -> Finding:
+    """A table of the server itself: GRANT, the engines and upgrades change it, and none of them logs rows."""
+    fact = f"{name} is a table of the server itself, which changes it without rows in the log"
+    return Finding(Level.REFUSED, "table.schema", fact, "mysql.database: a database of your own")
 
 
 def check_table_type(name: str, table_type: str, create_table: str) -> Iterator[Finding]:
@@ -174,6 +182,24 @@ def _column_types(seen: _Seen) -> Iterator[Finding]:
         except PlanRefusedError as error:
             fix = f"ALTER TABLE {seen.name} CONVERT TO CHARACTER SET utf8mb4;"
             yield Finding(Level.REFUSED, "table.column_type", f"column {column.name}: {error.message}", fix)
+
+
+def _labels(seen: _Seen) -> Iterator[Finding]:
+    """Labels that the server shows with a `?` for what may be another character; in the log they are whole with FULL."""
+    metadata = seen.facts.binlog_row_metadata or "absent"
+    for name in doubtful_labels(seen.definition, seen.facts.flavour):
+        fact = (
+            f"column {name} has labels with a `?`, which the server also shows for a character beyond U+FFFF; "
+            f"binlog_row_metadata is {metadata}"
+        )
+        if not seen.definition.column(name).charset:
+            fact = f"column {name} has labels with bytes that are not shown by the server"
+            yield Finding(Level.REFUSED, "table.labels", fact, f"ALTER TABLE {seen.name} MODIFY {quoted(name)} BLOB;")
+        elif metadata.upper() == "FULL":
+            yield Finding(Level.OK, "table.labels", f"{fact}: the log holds the labels themselves")
+        else:
+            fact += ": the log does not hold the labels"
+            yield Finding(Level.REFUSED, "table.labels", fact, "SET GLOBAL binlog_row_metadata = FULL;")
 
 
 def _column_names(seen: _Seen) -> Iterator[Finding]:
@@ -271,6 +297,7 @@ _CHECKS: tuple[Callable[[_Seen], Iterator[Finding]], ...] = (
     _engine,
     _key,
     _column_types,
+    _labels,
     _column_names,
     _foreign_keys,
     _notes,

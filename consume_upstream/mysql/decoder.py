@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ import pyarrow as pa
 from consume_upstream.mysql import log_kernels as kernels
 from consume_upstream.mysql.charsets import Charset, charset_named
 from consume_upstream.mysql.json_text import decimal_text, json_text
+from consume_upstream.mysql.labels import Doubts
 from consume_upstream.mysql.log_split import Bytes
 from consume_upstream.mysql.log_walk import Ints
 from consume_upstream.mysql.plain_values import inet4_text, inet6_text, set_text, time_text, uuid_text
@@ -40,14 +42,26 @@ def image_schema(definition: TableDefinition) -> pa.Schema:
 
 
 class RowDecoder:
-    """Decodes the row images of one table. Making one refuses what cannot be decoded exactly."""
+    """Decodes the row images of one table. Making one refuses what cannot be decoded exactly.
 
-    def __init__(self, definition: TableDefinition, flavour: Flavour, *, zero_dates: ZeroDates = "error") -> None:
+    `doubts` are the labels that the definition may hold wrongly; a value with one of them is an error.
+    """
+
+    def __init__(
+        self,
+        definition: TableDefinition,
+        flavour: Flavour,
+        *,
+        zero_dates: ZeroDates = "error",
+        doubts: Doubts = MappingProxyType({}),
+    ) -> None:
         self.schema = image_schema(definition)
         self.layout = np.array([wire_type(column, flavour).layout for column in definition.columns], dtype=np.int64)
         # A key cannot be NULL, so in key columns such a date is an error whatever is configured.
         self._columns = tuple(
             _decoder(column, flavour, "error" if column.name in definition.key else zero_dates)
+            if column.name not in doubts
+            else _doubtful(column, doubts[column.name])
             for column in definition.columns
         )
 
@@ -206,6 +220,36 @@ def _enums(column: Column, labels: pa.Array, data: Bytes, offsets: Ints, lengths
     if len(out) and out.max() >= len(labels):
         raise LogFormatError(f"column {column.name} holds label {out.max()} of {len(column.labels)} in the log")
     return labels.take(pa.array(out, mask=lengths < 0))
+
+
+def _doubtful(column: Column, places: frozenset[int]) -> ColumnDecoder:
+    """A column of labels of which some are not known: they are None, which `_known` refuses where a row holds one."""
+    labels = [None if place in places else label for place, label in enumerate(column.labels)]
+    if column.kind is Kind.ENUM:
+        return partial(_known, column, partial(_enums, column, pa.array(["", *labels], pa.string())))
+    unknown = sum(1 << place for place in places)
+
+    def set_of(raw: bytes) -> str:
+        if int.from_bytes(raw, "little") & unknown:
+            _refuse_unknown_label(column)
+        return set_text(raw, column.labels)
+
+    return partial(_plain, column, set_of)
+
+
+def _known(column: Column, decode: ColumnDecoder, data: Bytes, offsets: Ints, lengths: Ints) -> pa.Array:
+    found = decode(data, offsets, lengths)
+    if found.null_count > int(np.count_nonzero(lengths < 0)):
+        _refuse_unknown_label(column)
+    return found
+
+
+def _refuse_unknown_label(column: Column) -> NoReturn:
+    raise LogFormatError(
+        f"column {column.name} holds a label in the log that the server does not show",
+        detail="It shows `?` for characters beyond U+FFFF, and the log holds labels only with binlog_row_metadata = FULL.",
+        hint="Run SET GLOBAL binlog_row_metadata = FULL; then create the job again under another name, with an empty target.",
+    )
 
 
 def _starts(column_name: str, sizes: npt.NDArray[np.integer]) -> Ints:

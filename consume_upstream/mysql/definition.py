@@ -12,6 +12,7 @@ from collections import defaultdict
 from pymysql.connections import Connection
 
 from consume_upstream.mysql.connection import source_errors
+from consume_upstream.mysql.labels import asked_labels
 from vnode_backfill.columns import Column, TableDefinition
 from vnode_backfill.errors import PlanRefusedError, SchemaChangedError
 
@@ -39,6 +40,7 @@ def read_definition(connection: Connection, database: str, table: str) -> TableD
             f"table {database}.{table} does not exist or cannot be seen",
             hint="Check `mysql.database` and `mysql.table`, and that the user may SELECT from the table.",
         )
+    columns = asked_labels(connection, names[0], names[1], columns)
     indexes = _unique_indexes(connection, names[0], names[1])
     if not indexes:
         raise PlanRefusedError(

@@ -122,6 +122,10 @@ class RowBuffer:
         self._last_row = (0, 0, 0)
         self.clear()
 
+    def decode_by(self, decoder: RowDecoder) -> None:
+        """Decode all that waits, and all that comes, by another decoder of the same layout."""
+        self._decoder = decoder
+
     def clear(self) -> None:
         self.bytes = 0
         self._begins: list[Longs] = []

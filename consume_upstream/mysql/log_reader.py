@@ -33,10 +33,11 @@ from consume_upstream.mysql.events import (
     read_rotate,
     unpack_rows,
 )
+from consume_upstream.mysql.labels import doubtful_labels, with_labels
 from consume_upstream.mysql.log_batch import RowBuffer, TransactionBook
 from consume_upstream.mysql.log_split import MALFORMED, Longs, first_damaged, split_events
 from consume_upstream.mysql.log_statements import Effect, effect_of, text_of
-from consume_upstream.mysql.table_map import Flavour, check_table_map, read_table_map
+from consume_upstream.mysql.table_map import Flavour, TableMap, check_table_map, read_table_map
 from vnode_backfill.columns import TableDefinition
 from vnode_backfill.errors import LogFormatError, OffsetError, SchemaChangedError, SourceLostError
 
@@ -109,7 +110,9 @@ class LogSlice:
         self._trailer = 0
         self._described = False
         self._book = TransactionBook(skip_gtids)
-        self._rows = RowBuffer(RowDecoder(definition, flavour, zero_dates=zero_dates))
+        self._doubts = doubtful_labels(definition, flavour)
+        self._zero_dates = zero_dates
+        self._rows = RowBuffer(RowDecoder(definition, flavour, zero_dates=zero_dates, doubts=self._doubts))
         self._state = np.zeros(route.ROUTE_STATE_SIZE, dtype=np.int64)
         self._state[route.POSITION] = start.pos
         self._state[[route.TRANSACTION, route.TABLE_ID]] = -1
@@ -288,8 +291,15 @@ class LogSlice:
             return
         found = read_table_map(event)
         check_table_map(found, self._definition, self._flavour)
+        if self._doubts and found.labels:
+            self._learn_labels(found)
         self._table_map = np.frombuffer(bytearray(event[HEADER_BYTES + 8 :]), dtype=np.uint8)
         self._state[route.TABLE_ID] = found.table_id
+
+    def _learn_labels(self, found: TableMap) -> None:
+        """What the log says of its labels holds for the whole slice: a statement that changes them ends it."""
+        self._definition, self._doubts = with_labels(self._definition, found), {}
+        self._rows.decode_by(RowDecoder(self._definition, self._flavour, zero_dates=self._zero_dates))
 
     def _judge_statement(self, statement: Statement) -> None:
         """Stop for what may change the table; otherwise see whether the statement begins or ends a transaction."""

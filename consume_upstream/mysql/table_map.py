@@ -13,7 +13,7 @@ from typing import Literal, NoReturn
 
 from consume_upstream.mysql.charsets import charset_named
 from consume_upstream.mysql.events import HEADER_BYTES, Cursor
-from vnode_backfill.columns import Column, Kind, TableDefinition
+from vnode_backfill.columns import Column, Kind, TableDefinition, listed_label
 from vnode_backfill.errors import LogFormatError, SchemaChangedError
 
 Flavour = Literal["mysql", "mariadb"]
@@ -249,16 +249,22 @@ def _check_signs(found: TableMap, definition: TableDefinition) -> None:
             _changed(definition, f"has column {column.name} {word} in the log", "The job stored the other sign.")
 
 
+def label_columns(definition: TableDefinition) -> list[Column]:
+    """The columns with labels in the order in which a TABLE_MAP lists them: ENUM, then SET."""
+    return [c for kind in (Kind.ENUM, Kind.SET) for c in definition.columns if c.kind is kind]
+
+
 def _check_labels(found: TableMap, definition: TableDefinition) -> None:
     if not found.labels:
         return
-    columns = [c for kind in (Kind.ENUM, Kind.SET) for c in definition.columns if c.kind is kind]
+    columns = label_columns(definition)
     if len(columns) != len(found.labels):
         _changed(definition, "has another number of ENUM and SET columns in the log", "Their labels cannot be matched.")
     for column, raw in zip(columns, found.labels, strict=True):
         charset = charset_named(column.charset)
         labels = tuple(charset.decode(label) for label in raw)
-        if labels != column.labels:
+        # Of MySQL the stored labels are as the server shows them, which is less than the log holds (see `labels`).
+        if labels != column.labels and tuple(map(listed_label, labels)) != column.labels:
             _changed(
                 definition, f"has other labels of column {column.name} in the log",
                 f"The log says {', '.join(labels[:20])}; the job stored {', '.join(column.labels[:20])}.",

@@ -36,7 +36,7 @@ from consume_upstream.mysql.resultset import RowDecoder
 from consume_upstream.mysql.server import MySqlTable
 from consume_upstream.mysql.sql import Query, canonical, indexed_table, placeholder, quoted, table_name
 from consume_upstream.mysql.statement import Parameter
-from vnode_backfill.columns import Column, Kind, TableDefinition
+from vnode_backfill.columns import Column, Kind, TableDefinition, listed_label
 from vnode_backfill.errors import KeyOrderError, PlanRefusedError, SourceError
 from vnode_backfill.vnode import Key, KeyValue
 
@@ -115,6 +115,8 @@ def _unwalkable(column: Column) -> str:
         return "Values of this type have no order."
     if column.kind is Kind.ENUM and "" in column.labels:
         return "Its empty label and the server's mark for an invalid value are the same text."
+    if len(set(column.labels)) < len(column.labels):
+        return "Two of its labels look the same where the server lists them, which has no characters beyond U+FFFF."
     if column.kind is Kind.SET and len(column.labels) > _SIGNED_LABELS:
         return "The server compares a SET of 64 labels by a number whose sign is its last label."
     return ""
@@ -143,9 +145,9 @@ def cursor_value(column: Column, value: object) -> KeyValue:
     """The value as the server compares it; `bool` and `float` never leave here."""
     match column.kind, value:
         case Kind.ENUM, str():
-            return column.labels.index(value) + 1 if value else 0
+            return _place(column, value) + 1 if value else 0
         case Kind.SET, str():
-            return sum(1 << column.labels.index(label) for label in value.split(",") if label)
+            return sum(1 << _place(column, label) for label in value.split(",") if label)
         case Kind.BIT, bool():
             return int(value)
         case Kind.BIT, bytes():
@@ -160,3 +162,8 @@ def cursor_value(column: Column, value: object) -> KeyValue:
             return value
         case _:
             raise KeyOrderError(f"key column {column.name} holds {value!r}, which is no value to go on from")
+
+
+def _place(column: Column, label: str) -> int:
+    """The label's place, from 0; MySQL lists labels without the characters beyond U+FFFF that a row holds."""
+    return column.labels.index(label if label in column.labels else listed_label(label))

@@ -171,7 +171,9 @@ def test_text_is_compared_under_its_own_collation() -> None:
     assert "`name` > CONVERT(? USING latin2) COLLATE latin2_czech_cs" in text
 
 
-@pytest.mark.parametrize("kind", ["enum('','a')", "json", f"set({','.join(repr(str(n)) for n in range(64))})"])
+@pytest.mark.parametrize(
+    "kind", ["enum('','a')", "enum('?','a','?')", "json", f"set({','.join(repr(str(n)) for n in range(64))})"]
+)
 def test_key_that_cannot_be_walked_exactly_is_refused(kind: str) -> None:
     with pytest.raises(PlanRefusedError, match="cannot be walked exactly"):
         check_walkable(table(("k", kind)))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from consume_upstream.mysql.connection import SourceAddress, connect
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.orders import quote
+from tests.system.job_case import JobCase
 from vnode_backfill.config import Config
 from vnode_backfill.preflight import Finding, Level, inspect, refuse
 
@@ -188,6 +190,36 @@ def test_a_reading_account_sees_cascades_as_root_does(source_server: SqlServer, 
     )
     findings = look(source_server, config(database), user=reader)
     assert "ON UPDATE SET NULL" in of(findings, "table.foreign_key").fact
+
+
+SYSTEM_TABLES = {
+    "mysql": ["mysql.user", "mysql.help_topic", "sys.sys_config", "performance_schema.threads", "information_schema.TABLES"],
+    "mariadb": ["mysql.global_priv", "mysql.transaction_registry", "mysql.innodb_table_stats", "sys.sys_config",
+                "performance_schema.threads", "information_schema.TABLES"],
+}  # fmt: skip
+
+
+def test_tables_of_the_server_itself_are_refused(source_server: SqlServer, tmp_path: Path) -> None:
+    for name in SYSTEM_TABLES[source_server.flavour]:
+        database, table = name.split(".")
+        assert refusals(look(source_server, config(database, {"table": table}))) == ["table.schema"]
+    case = JobCase(source_server, tmp_path, "mysql", "help_topic", ("help_topic_id",))
+    assert "is a table of the server itself" in case.run(code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
+
+
+def test_labels_that_the_server_does_not_show_are_refused_until_the_log_holds_them(
+    source_server: SqlServer, database: str
+) -> None:
+    run(source_server, "CREATE TABLE t (id INT PRIMARY KEY, e ENUM('a', '😀'))", database=database)
+    run(source_server, "SET GLOBAL binlog_row_metadata = MINIMAL")
+    try:
+        if source_server.flavour == "mysql":
+            refused_then_fixed(source_server, config(database), "table.labels")
+        else:
+            assert refusals(look(source_server, config(database))) == []
+    finally:
+        run(source_server, "SET GLOBAL binlog_row_metadata = FULL")
 
 
 def test_a_view_and_a_missing_table_are_refused(source_server: SqlServer, database: str) -> None:

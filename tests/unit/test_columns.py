@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from vnode_backfill.columns import Column, Kind, TableDefinition
+from vnode_backfill.columns import Column, Kind, TableDefinition, relabelled
 from vnode_backfill.errors import PlanRefusedError, StateError
 from vnode_backfill.vnode import KeyKind, KeyPart
 
@@ -75,6 +76,25 @@ def test_labels_are_read_as_the_server_writes_them() -> None:
     parsed = column("enum('it''s','a,b','','unsigned (3)')")
     assert parsed.labels == ("it's", "a,b", "", "unsigned (3)")
     assert (parsed.kind, parsed.unsigned, parsed.width) == (Kind.ENUM, False, 0)
+
+
+def test_escapes_of_labels_are_read_as_the_server_writes_them() -> None:
+    parsed = column(r"set('c\\d','i\nj','k\0l','q\rz','\\%n','\\n','it''s\\')")
+    assert parsed.labels == ("c\\d", "i\nj", "k\0l", "q\rz", "\\%n", "\\n", "it's\\")
+
+
+def relabel(definition: TableDefinition, *labels: str) -> TableDefinition:
+    return replace(definition, columns=(definition.columns[0], replace(definition.columns[1], labels=labels)))
+
+
+def test_table_of_an_earlier_release_is_the_same_with_better_labels() -> None:
+    now = TableDefinition("shop", "orders", (column("int", "id"), column("enum('a','b','c')", "e")), ("id",))
+    exact, earlier = relabel(now, "c\\d", "😀", "it's"), relabel(now, "c\\\\d", "?", "it's")
+    assert relabelled(earlier, exact) == ("e",)
+    assert relabelled(exact, exact) == ()
+    assert relabelled(earlier, replace(exact, table="other")) is None
+    assert relabelled(relabel(now, "c", "?", "it's"), exact) is None
+    assert relabelled(now, replace(now, columns=now.columns[:1])) is None
 
 
 def test_lengths_and_fractions_are_kept() -> None:

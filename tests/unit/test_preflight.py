@@ -343,6 +343,15 @@ def test_a_character_set_that_is_not_decoded_exactly_is_refused() -> None:
     assert (found.level, found.fix) == (Level.REFUSED, "ALTER TABLE `shop`.`orders` CONVERT TO CHARACTER SET utf8mb4;")
 
 
+def test_labels_that_may_be_others_need_a_log_that_holds_them() -> None:
+    doubtful = table(column("kind", "enum('a','?')", charset="utf8mb4"))
+    found = of(judge(definition=doubtful), "table.labels")
+    assert (found.level, found.fix) == (Level.REFUSED, "SET GLOBAL binlog_row_metadata = FULL;")
+    assert refused(judge(replace(FACTS, binlog_row_metadata="FULL"), definition=doubtful)) == []
+    assert refused(judge(MARIADB, definition=doubtful)) == []
+    assert refused(judge(definition=table(column("kind", "enum('a','?')", charset="latin1")))) == []
+
+
 def test_a_compressed_column_is_refused_and_its_definition_kept_otherwise() -> None:
     text = "CREATE TABLE `orders` (\n  `id` int(11) NOT NULL,\n  `a,b` varchar(9) /*M!100301 COMPRESSED*/ DEFAULT 'x',\n  PRIMARY KEY (`id`)\n)"
     found = of(judge(details=with_table(replace(TABLE, create_table=text))), "table.column_type")
