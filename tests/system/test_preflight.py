@@ -199,11 +199,16 @@ SYSTEM_TABLES = {
 }  # fmt: skip
 
 
-def test_tables_of_the_server_itself_are_refused(source_server: SqlServer, tmp_path: Path) -> None:
+def test_tables_of_the_server_itself_are_refused(source_server: SqlServer) -> None:
     for name in SYSTEM_TABLES[source_server.flavour]:
         database, table = name.split(".")
         assert refusals(look(source_server, config(database, {"table": table}))) == ["table.schema"]
-    case = JobCase(source_server, tmp_path, "mysql", "help_topic", ("help_topic_id",))
+
+
+def test_table_of_the_server_ends_a_run_with_2_before_anything_is_written(
+    mysql_server: MySqlServer, tmp_path: Path
+) -> None:
+    case = JobCase(mysql_server, tmp_path, "mysql", "help_topic", ("help_topic_id",))
     assert "is a table of the server itself" in case.run(code=2)
     assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
 
