@@ -5,7 +5,7 @@ and the canonical value of each column is computed here, in the simplest Python 
 
     BIGINT UNSIGNED      Decimal                 TIMESTAMP   datetime in UTC
     DECIMAL up to 38     Decimal, else text      DATETIME    datetime without zone
-    BIT(1), BIT(n)       bool, bytes             TIME        text `-838:59:59.000000`
+    BIT(1), BIT(n)       bool, bytes             TIME(f)     text `-838:59:59.000` with f digits
     ENUM, SET, JSON      the server's text       YEAR        int
     zero dates           None
 
@@ -171,6 +171,8 @@ class _Column:
     full_type: str
     """`bigint(20) unsigned`, `enum('a','b')`, …"""
     precision: int
+    fraction: int
+    """Digits after the point of a second."""
 
     @property
     def expression(self) -> str:
@@ -181,11 +183,11 @@ class _Column:
 def _definitions(source: SourceTable) -> list[_Column]:
     with source.connection.cursor() as cursor:
         cursor.execute(
-            "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(NUMERIC_PRECISION, 0)"
+            "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(NUMERIC_PRECISION, 0), COALESCE(DATETIME_PRECISION, 0)"
             " FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
             (source.database, source.table),
         )
-        columns = [_Column(str(name), str(kind), str(full), int(digits)) for name, kind, full, digits in cursor]
+        columns = [_Column(str(name), str(kind), str(full), int(p), int(f)) for name, kind, full, p, f in cursor]
     if not columns:
         raise DevkitError(f"table {source.database}.{source.table} does not exist")
     return columns
@@ -212,7 +214,7 @@ def _converter(column: _Column) -> Callable[[Value], Value]:
     if column.type == "bit":
         return _or_none(_bit(column.precision))
     if column.type == "time":
-        return _or_none(_time_text)
+        return _or_none(_time_text(column.fraction))
     if column.type == "timestamp":
         return _or_none(_utc)
     if column.type in ZERO_DATE_TYPES:
@@ -233,12 +235,16 @@ def _bit(width: int) -> Callable[[Value], Value]:
     return convert
 
 
-def _time_text(value: Value) -> Value:
-    assert isinstance(value, datetime.timedelta)
-    microseconds = value // datetime.timedelta(microseconds=1)
-    sign = "-" if microseconds < 0 else ""
-    seconds, fraction = divmod(abs(microseconds), 1_000_000)
-    return f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{fraction:06d}"
+def _time_text(digits: int) -> Callable[[Value], Value]:
+    def convert(value: Value) -> Value:
+        assert isinstance(value, datetime.timedelta)
+        microseconds = value // datetime.timedelta(microseconds=1)
+        sign = "-" if microseconds < 0 else ""
+        seconds, fraction = divmod(abs(microseconds), 1_000_000)
+        text = f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        return f"{text}.{fraction:06d}"[: len(text) + 1 + digits] if digits else text
+
+    return convert
 
 
 def _real_date(value: Value) -> Value:
