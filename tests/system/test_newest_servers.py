@@ -41,6 +41,9 @@ def test_preflight_passes_and_refuses_as_on_older_servers(server: SqlServer) -> 
     assert [finding for finding in findings if finding.level in (Level.REFUSED, Level.WARNING)] == []
     execute(server, None, "SET GLOBAL binlog_row_image = MINIMAL")
     refused_then_fixed(server, config("newest"), "binlog.row_image")
+    if server.flavour == "mysql":
+        execute(server, "newest", "ALTER TABLE t ADD COLUMN near VECTOR(3)")
+        refused_then_fixed(server, config("newest"), "table.column_type")
     assert refusals(look(server, config("sys", {"table": "sys_config"}))) == ["table.schema"]
     execute(server, None, "DROP DATABASE newest")
 
