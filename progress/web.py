@@ -102,6 +102,12 @@ def open_web(host: str, port: int, *, metrics: CdcBackfillMetrics | None = None)
     return NullReporter() if port == 0 else WebReporter(host, port, metrics=metrics)
 
 
+def check_web(host: str, port: int) -> None:
+    """Raise ConfigError if `open_web` could not listen there; nothing is left behind."""
+    if port != 0:
+        _listen(host, port, Answers(CdcBackfillMetrics())).server_close()
+
+
 _Socket = socket.socket | tuple[bytes, socket.socket]
 
 

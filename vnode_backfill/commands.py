@@ -7,6 +7,8 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from progress.state import Request, RequestKind
 from vnode_backfill.config import Config, Executor, load_config
 from vnode_backfill.config_iotdb import IotdbSinkConfig
 from vnode_backfill.config_values import reveal
-from vnode_backfill.errors import BackfillError, ConfigError, StateError
+from vnode_backfill.errors import BackfillError, ConfigError, SparkStartError, StateError
 from vnode_backfill.places import owner, state_store
 from vnode_backfill.status import read_report
 
@@ -30,13 +32,18 @@ if TYPE_CHECKING:
     from vnode_backfill.opening import Examined, Opened
     from vnode_backfill.spark_session import StartingSession
     from vnode_backfill.verify import JobProgress
+    from vnode_backfill.watching import Watch
 
 
 def plan(config: Config, *, as_json: bool) -> int:
     """Check, cut and estimate; writes nothing. Exit code 2 if the job would be refused."""
+    from progress.web import check_web
     from vnode_backfill import opening
     from vnode_backfill.preflight import render, to_json
+    from vnode_backfill.writable import check_writable
 
+    check_writable(config)
+    check_web(config.ui.host, config.ui.port)
     found = opening.examine_source(config, task_slots=None)
     if as_json:
         told = {"findings": to_json(found.findings), "plan": _plan_facts(found), "start": _start_facts(found)}
@@ -91,7 +98,7 @@ def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool =
     target = Storage.of(delta.path, reveal(config.storage.options))
     with session_starting(config, master, quiet=not verbose) as session:
         table = table_of(config, loaded.state)
-        spark = session.result()
+        spark = _started(session)
         try:
             result = verify_table(
                 spark, table, plan, target, workers=config.workers, job=lambda: _progress(config)
@@ -146,10 +153,12 @@ def run(
     """
     from vnode_backfill import handoff
     from vnode_backfill.spark_session import session_starting, task_slots
+    from vnode_backfill.writable import check_writable
 
     if (ended := handoff.read_handoff(config, config.job)) is not None:
         return _hand_over(config, ended)
     _refuse_several(config, vnodes=asked_vnodes, workers=asked_workers)
+    check_writable(config)
     sized = with_room_for_workers(config)
     slots = task_slots(sized) if master is None else None
     with session_starting(sized, master, quiet=not verbose) as session:
@@ -157,27 +166,35 @@ def run(
         from consume_upstream.mysql.resultset import load_kernels
         from vnode_backfill import single_job
         from vnode_backfill.job import Until
+        from vnode_backfill.watching import Faces, Watch
 
         load_kernels()
-        opened = _open_patiently(
-            config,
-            lambda: single_job.open_configured(config, task_slots=slots, asked_vnodes=asked_vnodes, say=_say),
-        )
-        _say(*handoff.starting_lines(opened.start))
-        _ask_for_workers(opened, asked_workers)
-        try:
-            say_once(config, opened)
-            failure = _run_opened(config, awaited_session(session, config, opened.store), opened, Until(until), face)
-        finally:
-            opened.store.release()
+        with closing(Faces.open(config)) as faces:
+            opened = _open_patiently(
+                config,
+                lambda: single_job.open_configured(
+                    config, task_slots=slots, asked_vnodes=asked_vnodes, say=_say,
+                    before_writing=lambda: _started(session),
+                ),
+            )  # fmt: skip
+            _say(*handoff.starting_lines(opened.start))
+            _ask_for_workers(opened, asked_workers)
+            try:
+                say_once(config, opened)
+                spark = awaited_session(session, config, opened.store)
+                watched = partial(Watch, config, opened, face, faces=faces)
+                failure = _run_opened(config, spark, opened, Until(until), watched)
+            finally:
+                opened.store.release()
     if failure is not None:
-        print(f"vnode-backfill: {failure.message}", file=sys.stderr)
-        for name, text in (("detail", failure.detail), ("hint", failure.hint)):
-            if text:
-                print(f"  {name}: {text}", file=sys.stderr)
+        print(f"vnode-backfill: {_as_error(failure)}", file=sys.stderr)
         return 1
     ended = handoff.read_handoff(config, config.job) if opened.start.bounded else None
     return 0 if ended is None else _hand_over(config, ended)
+
+
+def _as_error(failure: Failure) -> BackfillError:
+    return BackfillError(failure.message, detail=failure.detail, hint=failure.hint)
 
 
 def with_room_for_workers(config: Config) -> Config:
@@ -201,6 +218,14 @@ def _open_patiently(config: Config, open_job: Callable[[], Opened]) -> Opened:
             time.sleep(limits.pause(attempt))
 
 
+def _started(session: StartingSession) -> SparkSession:
+    """The session, asked for before anything is written: one that cannot be had is a wrong configuration."""
+    try:
+        return session.result()
+    except SparkStartError as error:
+        raise ConfigError(error.message, detail=error.detail, hint=error.hint) from error
+
+
 def awaited_session(session: StartingSession, config: Config, store: StateStore) -> SparkSession:
     """The session once it is up. Until then nobody else renews the lease, and a cluster may take longer than that lasts."""
     while True:
@@ -212,17 +237,18 @@ def awaited_session(session: StartingSession, config: Config, store: StateStore)
             store.renew()
 
 
-def _run_opened(config: Config, spark: SparkSession, opened: Opened, until: Until, face: str) -> Failure | None:
+def _run_opened(
+    config: Config, spark: SparkSession, opened: Opened, until: Until, open_watch: Callable[[], Watch]
+) -> Failure | None:
     """Run a job that is this driver's, to its end; the failure is what stopped it, if anything did."""
     from vnode_backfill import opening, single_job
     from vnode_backfill.actions import Services
     from vnode_backfill.job import Until
     from vnode_backfill.targets import last_words, open_sink
     from vnode_backfill.throttle import SourceThrottle
-    from vnode_backfill.watching import Watch
 
     try:
-        watch = Watch(config, opened, face)
+        watch = open_watch()
         services = Services(
             config, spark, opened.table, open_sink(config, opened.record, opened.store, opened.table),
             opening.change_buffer(config, opened.record, opened.store), opened.store,

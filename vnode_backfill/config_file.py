@@ -233,8 +233,10 @@ class _Reader:
             return "${"
         reference = _REFERENCE.fullmatch(found[1]) if found[0].endswith("}") else None
         if reference is None:
-            shown = _clipped(repr(found[0])) if _HIDDEN.isdisjoint(at) else "a reference"
-            self._refuse(at, f"holds {shown}; allowed: ${{NAME}}, ${{NAME:-default}}, and $${{ for a literal ${{")
+            self._refuse(
+                at,
+                "holds ${ that begins no reference; allowed: ${NAME}, ${NAME:-default}, and $${ for a literal ${",
+            )
             return ""
         name, default = reference.groups()
         value = self.env.get(name) or default

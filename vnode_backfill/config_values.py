@@ -82,7 +82,9 @@ def _positive(value: timedelta) -> timedelta:
 
 
 def _storable(value: str) -> str:
-    """Refuse what neither a path nor a connection can carry: NUL, and halves of a surrogate pair."""
+    """Refuse what neither a path nor a connection can carry: NUL, halves of a surrogate pair, and whole books."""
+    if len(value) > _LONGEST_TEXT:
+        raise ValueError(f"must not be longer than {_LONGEST_TEXT:,} letters")
     if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
         raise ValueError("must not hold NUL or a code point that is no character")
     return value
@@ -112,8 +114,13 @@ def _place(value: str) -> str:
         raise ValueError(
             "must be written out: ~ means a home only to a shell; ${HOME}/ is replaced, and ./~ is a folder"
         )
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://[^/@]*:[^/@]*@", value):
+    scheme, sign, rest = value.partition("://")
+    if sign and re.match(r"[^/@]*:[^/@]*@", rest):
         raise ValueError("must not hold a password; storage.options is for that")
+    if re.match(r"file:/(?!//)", value) or (
+        sign and (scheme.lower() not in _STORES or not re.match(r"\S*[^\s/]", rest))
+    ):
+        raise ValueError(f"must be a path, or an address that begins with one of {', '.join(_STORES)} and ://")
     return value
 
 
@@ -167,7 +174,9 @@ def _gtids(value: str) -> str:
 
 
 _LARGE = 2**31 - 1
+_LONGEST_TEXT = 4096
 _LONGEST_HOST = 253
+_STORES = ("file", "s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "hdfs", "viewfs", "lakefs", "uc")
 # The seconds of a log event are a number of four bytes.
 _FIRST_YEAR, _LAST_YEAR = 1970, 2106
 # A socket's timeout is a number of milliseconds in four bytes, one of them a sign: 24.8 days.

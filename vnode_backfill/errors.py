@@ -20,6 +20,7 @@ parses a message.
     │   └── SchemaChangedError      the table's definition no longer is the stored one
     ├── SinkError                   the target said no
     │   └── SinkUnavailableError    the target cannot be reached or written just now             retryable
+    ├── SparkStartError             Spark could not be started
     └── ActorError                  an actor ended without saying why                            retryable
 """
 
@@ -44,11 +45,19 @@ class BackfillError(Exception):
             parts.append(f"  detail: {self.detail}")
         if self.hint:
             parts.append(f"  hint: {self.hint}")
-        return "\n".join(parts)
+        return _printable("\n".join(parts))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep detail and hint when an error crosses from a Spark task to the driver."""
         return _rebuild, (type(self), self.message, self.detail, self.hint)
+
+
+def _printable(text: str) -> str:
+    """Names of others may be in it: a terminal must not obey them."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 def _rebuild(kind: type[BackfillError], message: str, detail: str, hint: str) -> BackfillError:
@@ -129,6 +138,10 @@ class SinkUnavailableError(SinkError):
     """The sink cannot be reached or written at the moment."""
 
     retryable = True
+
+
+class SparkStartError(BackfillError):
+    """Spark could not be started: its master, its memory or another of its settings is wrong, or its Java."""
 
 
 class ActorError(BackfillError):

@@ -55,7 +55,7 @@ from vnode_backfill.intent import honour
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.places import buffer_path, state_store
 from vnode_backfill.plan import TableFacts
-from vnode_backfill.planning import extended_plan, plan_table
+from vnode_backfill.planning import extended_plan, first_plan
 from vnode_backfill.preflight import Finding, Level, inspect, refuse
 from vnode_backfill.startup import (
     At,
@@ -184,18 +184,29 @@ def _walked_whole(table: MySqlTable) -> tuple[TableFacts, SplitPlan]:
 
 def _cut(config: Config, table: MySqlTable, beginning: Beginning) -> tuple[TableFacts, SplitPlan]:
     if beginning.start.snapshot:
-        return plan_table(table, config)
+        return first_plan(table, config)
     with table.session() as session:
         return session.table_facts(), _no_ranges(config, table)
 
 
-def open_job(config: Config, *, task_slots: int | None, asked_vnodes: int | None) -> Opened:
-    """The job of this configuration, created if it does not exist, with its lease taken."""
+def open_job(
+    config: Config,
+    *,
+    task_slots: int | None,
+    asked_vnodes: int | None,
+    before_writing: Callable[[], object] | None = None,
+) -> Opened:
+    """The job of this configuration, created if it does not exist, with its lease taken.
+
+    `before_writing` is called when a new job could be created and nothing of it is written yet; what it raises refuses the job.
+    """
     store = state_store(config)
     if store.exists():
         acquire(config, store)
         return released_if_refused(store, lambda: take_up(config, store, asked_vnodes))
     planned = _planned(config, task_slots)
+    if before_writing is not None:
+        before_writing()
     acquire(config, store)
     return released_if_refused(store, lambda: _create(config, store, planned))
 
@@ -230,7 +241,7 @@ def _planned(config: Config, task_slots: int | None) -> _Planned:
     table = open_table(config)
     refuse(look_at_target(config, table.definition), "the target cannot take the table")
     beginning = begin(config, table)
-    plan = plan_table(table, config)[1] if beginning.start.snapshot else _no_ranges(config, table)
+    plan = first_plan(table, config)[1] if beginning.start.snapshot else _no_ranges(config, table)
     return _Planned(table, beginning, plan)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from consume_upstream.key_order import KeyOrder
 from consume_upstream.upstream_table import UpstreamSession, UpstreamTable
 from vnode_backfill.config import Config
+from vnode_backfill.errors import PlanRefusedError, SourceError
 from vnode_backfill.keys import Bound, Bounds, SplitPlan, bound_of
 from vnode_backfill.plan import EstimateRows, TableFacts, extend_plan, make_plan, plan_bounds, target_rows
 from vnode_backfill.sinks import Sink
@@ -20,6 +21,16 @@ def plan_table(table: UpstreamTable, config: Config) -> tuple[TableFacts, SplitP
         facts = session.table_facts()
         bounds = _ask(session, facts, _target(facts, config))
     return facts, make_plan(facts.parts, bounds, config.vnodes)
+
+
+def first_plan(table: UpstreamTable, config: Config) -> tuple[TableFacts, SplitPlan]:
+    """As `plan_table`, for a job of which nothing is written yet: what the source refuses for good refuses the job."""
+    try:
+        return plan_table(table, config)
+    except SourceError as error:
+        if error.retryable:
+            raise
+        raise PlanRefusedError(error.message, detail=error.detail, hint=error.hint) from error
 
 
 def extended_plan(table: UpstreamTable, sink: Sink, plan: SplitPlan, config: Config) -> SplitPlan:

@@ -160,6 +160,7 @@ def read_table_details(connection: Connection, definition: TableDefinition) -> T
         invisible_columns=tuple(_text(row["name"]) for row in columns if "INVISIBLE" in _text(row["extra"]).upper()),
         create_table=_create_table(connection, *where),
         unorderable=_unorderable(connection, definition),
+        lowest_date=_lowest_date(connection, definition),
     )
 
 
@@ -259,6 +260,16 @@ def _unorderable(connection: Connection, definition: TableDefinition) -> str:
     except KeyOrderError as error:
         return error.message
     return ""
+
+
+def _lowest_date(connection: Connection, definition: TableDefinition) -> str:
+    """The end of an index, so it is found without reading the table; a zero date deeper in the key shows only when it is read."""
+    first = definition.key_columns[0]
+    if first.kind not in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP):
+        return ""
+    name = f"{quoted(definition.database)}.{quoted(definition.table)}"
+    rows = _rows_if_allowed(connection, f"SELECT CAST(MIN({quoted(first.name)}) AS CHAR) AS lowest FROM {name}")
+    return _text(rows[0]["lowest"]) if rows else ""
 
 
 def _estimate(config: Config, profile: TableProfile, rows_per_second: float | None) -> float | None:

@@ -62,6 +62,8 @@ class TableDetails:
     """What SHOW CREATE TABLE says; empty if the account may not see it."""
     unorderable: str
     """Why the server gives no sort keys for the text columns of the key; empty if it does."""
+    lowest_date: str = ""
+    """The lowest value of a key that begins with a date; empty if there is none, or the account may not see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,16 @@ def _key(seen: _Seen) -> Iterator[Finding]:
     if not refusals and seen.details.unorderable:
         refusals.append(Finding(Level.REFUSED, "table.key_type", seen.details.unorderable, "executor: single"))
     yield from refusals or [Finding(Level.OK, "table.key", f"rows are identified and ordered by ({names})")]
+
+
+def _key_dates(seen: _Seen) -> Iterator[Finding]:
+    """A zero date sorts before all others. NULL cannot stand for it in a key."""
+    lowest = seen.details.lowest_date
+    if re.match(r"\d{4}-(00-\d\d|\d\d-00)", lowest):
+        column = quoted(seen.definition.key[0])
+        fact = f"column {column} of the key holds {lowest}, which is no day of the calendar; no target can hold it"
+        fix = f"give the rows that this shows another {column}: SELECT * FROM {seen.name} WHERE {column} = '{lowest}';"
+        yield Finding(Level.REFUSED, "table.key_dates", fact, fix)
 
 
 def _walkable(seen: _Seen, names: str) -> Finding:
@@ -296,6 +308,7 @@ def _packet(seen: _Seen) -> Iterator[Finding]:
 _CHECKS: tuple[Callable[[_Seen], Iterator[Finding]], ...] = (
     _engine,
     _key,
+    _key_dates,
     _column_types,
     _labels,
     _column_names,

@@ -63,18 +63,25 @@ def job_of(services: Services, opened: opening.Opened, watch: Watcher) -> Backfi
 
 
 def open_configured(
-    config: Config, *, task_slots: int | None, asked_vnodes: int | None, say: Callable[[str], None]
+    config: Config,
+    *,
+    task_slots: int | None,
+    asked_vnodes: int | None,
+    say: Callable[[str], None],
+    before_writing: Callable[[], object] | None = None,
 ) -> opening.Opened:
     """The job of this configuration, by its executor; one that the single executor began goes on under the parallel one."""
     if config.executor is Executor.SINGLE:
-        return open_single(config, task_slots=task_slots)
+        return open_single(config, task_slots=task_slots, before_writing=before_writing)
     if migrate_single(config, task_slots=task_slots):
         say(f"job {config.job} was begun by the single executor and goes on under the parallel one")
-    return opening.open_job(config, task_slots=task_slots, asked_vnodes=asked_vnodes)
+    return opening.open_job(config, task_slots=task_slots, asked_vnodes=asked_vnodes, before_writing=before_writing)
 
 
-def open_single(config: Config, *, task_slots: int | None) -> opening.Opened:
-    """The job of this configuration, created if it does not exist, with its lease taken."""
+def open_single(
+    config: Config, *, task_slots: int | None, before_writing: Callable[[], object] | None = None
+) -> opening.Opened:
+    """The job of this configuration, created if it does not exist, with its lease taken; see `opening.open_job`."""
     opening.check_executor(config, state_store(config))
     store = _single_store(config)
     if store.exists():
@@ -84,6 +91,8 @@ def open_single(config: Config, *, task_slots: int | None) -> opening.Opened:
     table = opening.open_table(config)
     check_walkable(table.definition)
     beginning = opening.begin(config, table)
+    if before_writing is not None:
+        before_writing()
     store.acquire_lease(owner(), config.state.lease)
     return opening.released_if_refused(store, lambda: _create(config, store, table, beginning))
 

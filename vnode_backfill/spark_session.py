@@ -8,6 +8,7 @@ Delta's jars; whoever gives them to Spark can read the same tables in the same s
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -16,13 +17,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from vnode_backfill.config import Config
 from vnode_backfill.config_values import reveal
 from vnode_backfill.daemon_ahead import DaemonAhead
+from vnode_backfill.errors import SparkStartError
 from vnode_backfill.hadoop_options import hadoop_settings
 from vnode_backfill.jvm_classes import sharing_options
 from vnode_backfill.jvm_settings import LOCAL_SETTINGS, SENSITIVE, given_to_spark_submit, keep_to_this_machine
@@ -39,6 +43,7 @@ _TASK_DAEMON, _IOTDB_TASK_DAEMON = "vnode_backfill.task_daemon", "vnode_backfill
 _DAEMONS = (_TASK_DAEMON, _IOTDB_TASK_DAEMON)
 LOCAL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """This JVM hands tasks to Python and sees no rows. The full compiler only costs: 9 CPU-seconds became 17 before the first range was read."""
+_LONGEST_NOISE = 1000
 _FORCED = {
     # A task that runs twice at the same time would hold two connections for one worker and write files twice.
     "spark.speculation": "false",
@@ -134,11 +139,35 @@ def session_starting(config: Config, master: str | None, *, quiet: bool) -> Iter
 
 def _warm_session(config: Config, master: str | None, daemon: DaemonAhead, *, quiet: bool) -> SparkSession:
     """A session that has run a task: on one machine the process that workers are forked from takes two seconds to load."""
-    session = open_session(config, master, quiet=quiet, daemon=daemon)
+    try:
+        session = open_session(config, master, quiet=quiet, daemon=daemon)
+    except (PySparkException, Py4JError, OSError) as error:
+        raise SparkStartError(
+            "Spark could not be started",
+            detail=_without_secrets(_reason(str(error)), config)[:_LONGEST_NOISE],
+            hint="Check --master and the keys under `spark`, and that JAVA_HOME names a Java that this Spark supports.",
+        ) from None
     if session.conf.get("spark.python.daemon.module", "") in _DAEMONS:
         daemon.load()
         threading.Thread(target=_first_task, args=(session.sparkContext,), daemon=True).start()
     return session
+
+
+def _reason(said: str) -> str:
+    """What Spark or its JVM said, without the places in its code: the first exception, else the last lines."""
+    lines = [line.strip().lstrip(": ") for line in said.splitlines()]
+    lines = [
+        line for line in lines if line and not re.match(r"at |\.\.\. |An error occurred while|.*\b(WARN|INFO)\b", line)
+    ]
+    named = [line for line in lines if re.search(r"(Exception|Error): ", line)]
+    return re.sub(r'^Exception in thread "[^"]*" ', "", named[0]) if named else " ".join(lines[-3:])
+
+
+def _without_secrets(text: str, config: Config) -> str:
+    settings = {name: value for name, value in reveal(config.spark).items() if re.search(SENSITIVE, name)}
+    for secret in {*reveal(config.storage.options).values(), *settings.values()} - {""}:
+        text = text.replace(secret, "(hidden)")
+    return text
 
 
 def _first_task(spark: SparkContext) -> None:
@@ -152,7 +181,7 @@ def _submitted() -> bool:
 
 
 def start_jvm(conf: SparkConf, *, quiet: bool = True) -> None:
-    """Start the JVM with these settings; if quiet, with its stderr in a file: its greetings would tear the progress display apart."""
+    """Start the JVM with these settings; if quiet, with what it prints in a file: its greetings would tear the progress display apart."""
     with SparkContext._lock:
         if SparkContext._gateway is not None:
             return
@@ -161,11 +190,11 @@ def start_jvm(conf: SparkConf, *, quiet: bool = True) -> None:
         tempfile.TemporaryFile(prefix="vnode-backfill-spark-") as noise,
     ):
         try:
-            gateway = launch_gateway(None, {"pass_fds": [settings], **({"stderr": noise} if quiet else {})})  # type: ignore[no-untyped-call]
-        except Exception:
+            quietly = {"stdout": noise, "stderr": noise} if quiet else {}
+            gateway = launch_gateway(None, {"pass_fds": [settings], **quietly})  # type: ignore[no-untyped-call]
+        except PySparkException as error:
             noise.seek(0)
-            sys.stderr.write(noise.read().decode(errors="replace")[-4000:])
-            raise
+            raise OSError(noise.read().decode(errors="replace").strip() or str(error)) from error
     SparkContext._ensure_initialized(gateway=gateway)
 
 

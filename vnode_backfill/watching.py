@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from progress.metrics import CdcBackfillMetrics, MetricsReporter
 from progress.observed import ObservedFile, ObservedReporter
@@ -31,26 +31,45 @@ from vnode_backfill.targets import held_lease
 _SHOW_EVERY = 0.25
 
 
+@dataclass(frozen=True, slots=True)
+class Faces:
+    """The page and the reporters of others: what may be refused, so they are opened before the job writes anything."""
+
+    metrics: CdcBackfillMetrics
+    web: Reporter
+    added: tuple[Reporter, ...]
+
+    @classmethod
+    def open(cls, config: Config) -> Faces:
+        """Listen where `ui` says and load installed reporters; raises ConfigError if one of the two cannot be had."""
+        metrics, added = CdcBackfillMetrics(), load_reporters()
+        return cls(metrics, open_web(config.ui.host, config.ui.port, metrics=metrics), added)
+
+    def close(self) -> None:
+        """A second call does nothing."""
+        self.web.close()
+
+
 class Watch:
     """Shows one run of a job, also to whoever is `told`. `look` is called by the job's own loop and must not wait on anything.
 
     The percentage goes on from the highest that an earlier run has reached: a restart is no step back.
     """
 
-    def __init__(self, config: Config, opened: Opened, face: str, *told: Reporter) -> None:
+    def __init__(self, config: Config, opened: Opened, face: str, *told: Reporter, faces: Faces | None = None) -> None:
         record = opened.record
         self._subject = Subject(record.name, f"{record.database}.{record.table}", record.sink)
         self._driver = f"{owner()} on {socket.gethostname()}, process {os.getpid()}"
-        self._metrics = CdcBackfillMetrics()
-        web = open_web(config.ui.host, config.ui.port, metrics=self._metrics)
+        opened_faces = faces or Faces.open(config)
+        self._metrics, web = opened_faces.metrics, opened_faces.web
         address = getattr(web, "address", "")
         if address and face == "terminal":
             print(f"progress page: {address}", file=sys.stderr)
         noted = ObservedReporter(
             ObservedFile(opened.store.folder, reveal(config.storage.options), held_lease(opened.store).generation)
         )
-        faces = [MetricsReporter(self._metrics), web, open_view(face), noted, *load_reporters(), *told]
-        self._faces: Reporter = Reporters(faces)
+        shown = [MetricsReporter(self._metrics), web, open_view(face), noted, *opened_faces.added, *told]
+        self._faces: Reporter = Reporters(shown)
         self._plan: SplitPlan | None = None
         self._estimates = Estimates.of(opened.plan)
         self._rates = RateWindow()

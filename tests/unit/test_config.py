@@ -356,8 +356,8 @@ def test_an_escaped_reference_stays_as_written(tmp_path: Path) -> None:
     ("value", "message"),
     [
         ("${NOWHERE}", "mysql.host needs the environment variable NOWHERE, which is not set or empty"),
-        ("${1X}", "mysql.host holds '${1X}'; allowed: ${NAME}, ${NAME:-default}"),
-        ("${X", "mysql.host holds '${X'; allowed"),
+        ("${1X}", "mysql.host holds ${ that begins no reference; allowed: ${NAME}, ${NAME:-default}"),
+        ("${X", "mysql.host holds ${ that begins no reference; allowed"),
     ],
 )
 def test_a_variable_that_is_missing_is_named_with_its_path(tmp_path: Path, value: str, message: str) -> None:
