@@ -44,7 +44,10 @@ class Heaps:
 
 
 class IotdbServer:
-    """`properties` are further lines of `iotdb-system.properties` and override the ones set here."""
+    """`properties` are further lines of `iotdb-system.properties` and override the ones set here.
+
+    `ca` is the issuer of the server's certificate, if its properties turn TLS on.
+    """
 
     host = "127.0.0.1"
     user = "root"
@@ -57,9 +60,11 @@ class IotdbServer:
         wal_mode: Literal["SYNC", "ASYNC", "DISABLE"] = "SYNC",
         heaps: Heaps | None = None,
         properties: Mapping[str, str] | None = None,
+        ca: Path | None = None,
     ) -> None:
         self._own_properties = {"timestamp_precision": precision, "wal_mode": wal_mode, **(properties or {})}
         self._heaps = heaps or Heaps()
+        self._tls = {"use_ssl": True, "ca_certs": str(ca)} if ca else {}
         self._ports = free_ports(7)
         self._folder: Path | None = None
         self._config_node: GuardedProcess | None = None
@@ -122,7 +127,7 @@ class IotdbServer:
 
     def session(self) -> Session:
         """An open session; the caller closes it."""
-        session = Session(self.host, str(self.port), self.user, self.password, zone_id="UTC")
+        session = Session(self.host, str(self.port), self.user, self.password, zone_id="UTC", **self._tls)
         session.open(False)
         return session
 

@@ -54,6 +54,7 @@ from vnode_backfill.config_values import (
     Size,
     Text,
     Timeout,
+    TlsSection,
     between,
     matching,
 )
@@ -99,26 +100,8 @@ class TlsVerify(StrEnum):
     NONE = "none"
 
 
-class TlsConfig(Section):
-    enabled: Flag = False
+class TlsConfig(TlsSection):
     verify: TlsVerify = TlsVerify.IDENTITY
-    ca: Place | None = None
-    cert: Place | None = None
-    key: Annotated[Place | None, Field(validate_default=True)] = None
-
-    @field_validator("ca", "cert", "key")
-    @classmethod
-    def _only_when_enabled(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and info.data.get("enabled") is False:
-            raise ValueError("has no effect while tls.enabled is false")
-        return value
-
-    @field_validator("key")
-    @classmethod
-    def _cert_with_key(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if "cert" in info.data and (value is None) != (info.data["cert"] is None):
-            raise ValueError("must be given together with cert, or neither")
-        return value
 
 
 class SpecificConfig(Section):

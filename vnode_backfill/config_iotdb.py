@@ -22,6 +22,7 @@ from vnode_backfill.config_values import (
     Section,
     Text,
     Timeout,
+    TlsSection,
     between,
     matching,
 )
@@ -93,6 +94,7 @@ class IotdbSinkConfig(PasswordSection):
     host: Host
     port: Port = 6667
     user: Text = "root"
+    tls: TlsSection = TlsSection()
     timeout: Timeout = timedelta(seconds=60)
     model: IotdbModel = IotdbModel.TREE
     device: Annotated[DevicePath | None, Field(validate_default=True)] = None

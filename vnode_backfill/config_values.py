@@ -19,6 +19,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     PlainSerializer,
     SecretStr,
     Strict,
@@ -220,6 +221,29 @@ class Section(BaseModel):
         if not isinstance(data, Mapping):
             return data
         return {key: value for key, value in data.items() if value is not None or key not in cls.model_fields}
+
+
+class TlsSection(Section):
+    """Whether a connection must be encrypted, and files of certificates."""
+
+    enabled: Flag = False
+    ca: Place | None = None
+    cert: Place | None = None
+    key: Annotated[Place | None, Field(validate_default=True)] = None
+
+    @field_validator("ca", "cert", "key")
+    @classmethod
+    def _only_when_enabled(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("enabled") is False:
+            raise ValueError("has no effect while tls.enabled is false")
+        return value
+
+    @field_validator("key")
+    @classmethod
+    def _cert_with_key(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if "cert" in info.data and (value is None) != (info.data["cert"] is None):
+            raise ValueError("must be given together with cert, or neither")
+        return value
 
 
 class PasswordSection(Section):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pymysql.connections import Connection
 
 from consume_upstream.mysql.collation import collation_keys
+from consume_upstream.mysql.connection import encryption_of
 from consume_upstream.mysql.definition import read_definition
 from consume_upstream.mysql.facts import ServerFacts, TableProfile, read_server_facts, read_table_profile
 from consume_upstream.mysql.grants import read_privileges
@@ -25,7 +26,7 @@ from consume_upstream.mysql.sql import quoted
 from vnode_backfill.columns import Column, Kind, TableDefinition
 from vnode_backfill.config import Config
 from vnode_backfill.errors import KeyOrderError, PlanRefusedError, SourceError, SourceLostError
-from vnode_backfill.preflight_checks import Finding, Level, ServerDetails, Watermark, check_server
+from vnode_backfill.preflight_checks import Finding, Level, ServerDetails, Watermark, check_encryption, check_server
 from vnode_backfill.preflight_table import SYSTEM_SCHEMAS, TableDetails, check_schema, check_table, check_table_type
 
 __all__ = [
@@ -74,6 +75,7 @@ def inspect(
     too_old = _version(identity)
     if too_old.level is Level.REFUSED:
         return (too_old,)
+    tls = check_encryption(encryption_of(connection), config.mysql.host)
     database, table = config.mysql.database, config.mysql.table
     refusals = _describable(connection, database, table)
     definition = TableDefinition(database, table, (), ()) if refusals else read_definition(connection, database, table)
@@ -81,12 +83,14 @@ def inspect(
     server = read_server_details(connection, identity, config)
     if refusals:
         judged = tuple(check_server(config, facts, server, task_slots=task_slots, estimated_seconds=None))
-        return (too_old, *judged, *refusals)
+        return (too_old, tls, *judged, *refusals)
     profile = read_table_profile(connection, identity, definition)
     details = SourceDetails(server, read_table_details(connection, definition))
     seconds = _estimate(config, profile, rows_per_second)
-    return too_old, *examine(
-        config, facts, profile, definition, details, task_slots=task_slots, estimated_seconds=seconds
+    return (
+        too_old,
+        tls,
+        *examine(config, facts, profile, definition, details, task_slots=task_slots, estimated_seconds=seconds),
     )
 
 

@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
 
+from consume_upstream.mysql.connection import Encryption, TlsMode
 from consume_upstream.mysql.facts import ServerFacts
 from consume_upstream.mysql.sql import quoted
 from vnode_backfill.config import Config, Executor
 from vnode_backfill.units import format_size
 
-__all__ = ["Finding", "Level", "ServerDetails", "Watermark", "check_server", "grant", "version_of"]
+__all__ = ["Finding", "Level", "ServerDetails", "Watermark", "check_encryption", "check_server", "grant", "version_of"]
 
 _DAY = 86_400
+_THIS_MACHINE = re.compile(r"localhost|127\.[0-9.]+|::1")
 _IN_CONFIGURATION = "in [mysqld] of the server's configuration, then restart it"
 
 
@@ -92,6 +94,20 @@ def check_server(
     seen = _Seen(config, facts, details, task_slots, estimated_seconds)
     for check in _CHECKS:
         yield from check(seen)
+
+
+def check_encryption(found: Encryption | None, host: str) -> Finding:
+    """By the connection that is used for the checks; all connections of a job are opened in the same way."""
+    if found is None:
+        fact = f"the connection to {host} is not encrypted: rows can be read and changed on their way"
+        level = Level.INFO if _THIS_MACHINE.fullmatch(host) else Level.WARNING
+        return Finding(level, "server.tls", fact, "mysql.tls.enabled: true")
+    how = f"the connection is encrypted ({found.version}, {found.cipher})"
+    if found.checked is TlsMode.REQUIRED:
+        fact = f"{how}, and the server's certificate is not checked: another server could answer in its place"
+        return Finding(Level.INFO, "server.tls", fact, "mysql.tls.enabled: true, with verify: identity or ca")
+    checked = "issuer and name" if found.checked is TlsMode.VERIFY_IDENTITY else "the issuer, not the name,"
+    return Finding(Level.OK, "server.tls", f"{how}, after {checked} in the server's certificate were checked")
 
 
 def grant(privileges: str, level: str, account: str) -> str:

@@ -3,28 +3,33 @@
 Every session reads in UTC, speaks utf8mb4 and cannot write, so that a value does not depend on the server's settings
 and a mistake cannot touch production data. Every socket has a connect and a read timeout: nothing waits for ever.
 
+Whether a connection is encrypted is asked of its socket, after connecting, whatever was configured: a server that offers no TLS is
+refused where TLS is asked for. A password is sent as it is only over TLS that was asked for; a server, or who plays one, may ask for it
+(`mysql_clear_password`, `dialog`).
+
 Errors are told apart by the server's number, never by text. What may help when tried again (a lost or killed
 connection, a server that is restarting, too many connections) is `SourceLostError`; everything else is `SourceError`.
 """
 
 from __future__ import annotations
 
-import functools
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from socket import socket
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.constants import CR
 
 from vnode_backfill.errors import ConfigError, SourceError, SourceLostError
 from vnode_backfill.small_files import read_small_text
 
-__all__ = ["SourceAddress", "TlsMode", "TlsOptions", "connect", "source_errors"]
+__all__ = ["Encryption", "SourceAddress", "TlsMode", "TlsOptions", "connect", "encryption_of", "source_errors"]
 
 ERROR_MAX_EXECUTION_TIME = frozenset({1969, 3024})
 """MariaDB's `max_statement_time` and MySQL's `max_execution_time`."""
@@ -34,6 +39,7 @@ _LOST = frozenset({
     0, 1040, 1042, 1043, 1047, 1053, 1077, 1078, 1079, 1080, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161,
     1184, 1189, 1190, 1203, 1205, 1213, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 2014, 2026, 2027, 2055, 3169, 4031,
 })  # fmt: skip
+_CLEAR_TEXT = frozenset({"mysql_clear_password", "dialog"})
 # An explicit sql_mode: PAD_CHAR_TO_FULL_LENGTH, ANSI_QUOTES or NO_BACKSLASH_ESCAPES would change values or our SQL. The
 # net timeouts are how long the server waits for a reader that is busy writing what it has read.
 _SESSION_SETTINGS = (
@@ -50,6 +56,11 @@ class TlsMode(StrEnum):
     REQUIRED = "required"
     VERIFY_CA = "verify-ca"
     VERIFY_IDENTITY = "verify-identity"
+
+    @property
+    def asked_for(self) -> bool:
+        """Whether plain text is refused."""
+        return self not in (TlsMode.DISABLED, TlsMode.PREFERRED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +110,27 @@ def connect(address: SourceAddress, *, read_only: bool = True) -> Connection:
     tls = _tls_context(address.tls)
     with source_errors(f"connecting to {address}"):
         connection = _open(address, tls)
+        if address.tls.mode.asked_for and encryption_of(connection) is None:
+            connection.close()
+            raise _not_encrypted(address, "The server went on in plain text.")
         if read_only:
             connection.query("SET SESSION TRANSACTION READ ONLY")
         return connection
+
+
+@dataclass(frozen=True, slots=True)
+class Encryption:
+    """How a connection is encrypted, and what of the server's certificate was checked."""
+
+    version: str
+    cipher: str
+    checked: TlsMode
+
+
+def encryption_of(connection: Connection) -> Encryption | None:
+    """As the connection's own socket says; None for plain text."""
+    context = connection.ctx if isinstance(connection, _Client) else None
+    return context.encryption if context is not None else None
 
 
 @contextmanager
@@ -115,23 +144,64 @@ def source_errors(attempt: str) -> Iterator[None]:
         raise SourceLostError(f"connection lost while {attempt}", detail=str(error)) from error
 
 
+class _Context(ssl.SSLContext):
+    """Of one connection: remembers that it has encrypted its socket, and how."""
+
+    encryption: Encryption | None = None
+
+    def wrap_socket(
+        self,
+        sock: socket,
+        server_side: bool = False,
+        do_handshake_on_connect: bool = True,
+        suppress_ragged_eofs: bool = True,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLSocket:
+        wrapped = super().wrap_socket(
+            sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, server_hostname, session
+        )
+        cipher = wrapped.cipher()
+        self.encryption = Encryption(wrapped.version() or "TLS", cipher[0] if cipher else "unknown", self._checked())
+        return wrapped
+
+    def _checked(self) -> TlsMode:
+        if self.verify_mode is ssl.CERT_NONE:
+            return TlsMode.REQUIRED
+        return TlsMode.VERIFY_IDENTITY if self.check_hostname else TlsMode.VERIFY_CA
+
+
 class _Client(Connection):
     """The driver's connection, except that "encrypt if the server can" does not load the system's authorities each time: nobody is
     checked against them in this mode, and reading them takes 0.05 CPU-seconds, three times an epoch."""
 
-    def _create_ssl_ctx(self, sslp: ssl.SSLContext | dict[str, str]) -> ssl.SSLContext:
-        return sslp if isinstance(sslp, ssl.SSLContext) else _trusting_context()
+    ctx: _Context | None = None
+
+    def _create_ssl_ctx(self, sslp: _Context | dict[str, str]) -> _Context:
+        return sslp if isinstance(sslp, _Context) else _context(TlsMode.REQUIRED)
 
 
-@functools.cache
-def _trusting_context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+class _GuardedPlugins(dict[str, Callable[[Connection], object]]):
+    """Looked at by the driver whenever a server names the way it wants the password; knows no way of its own."""
+
+    def __init__(self, address: SourceAddress) -> None:
+        super().__init__()
+        self._address = address
+
+    def __bool__(self) -> bool:
+        return True
+
+    def get(self, plugin: str | bytes, default: object = None) -> None:  # type: ignore[override]  # noqa: ARG002 - a dict's form
+        name = plugin.decode(errors="replace") if isinstance(plugin, bytes) else plugin
+        if name in _CLEAR_TEXT and not self._address.tls.mode.asked_for:
+            raise SourceError(
+                f"{self._address} was asked for its password in clear text, and got none",
+                detail=f"The server wants it by {name}, and TLS is not asked for.",
+                hint="Set mysql.tls.enabled: true, with verify: identity or ca.",
+            )
 
 
-def _open(address: SourceAddress, tls: ssl.SSLContext | None) -> Connection:
+def _open(address: SourceAddress, tls: _Context | None) -> Connection:
     try:
         return _Client(
             host=address.host,
@@ -148,19 +218,38 @@ def _open(address: SourceAddress, tls: ssl.SSLContext | None) -> Connection:
             init_command=_SESSION_SETTINGS,
             ssl_disabled=address.tls.mode is TlsMode.DISABLED,
             ssl=tls,
+            auth_plugin_map=_GuardedPlugins(address),
         )
     except RuntimeError as error:
         # The driver's word for a password that must be encrypted by itself because the connection is not.
         hint = "Turn `mysql.tls` on, or install the package `cryptography`."
         raise SourceError(f"cannot log in to {address}", detail=str(error), hint=hint) from error
+    except pymysql.err.OperationalError as error:
+        if error.args[0] == CR.CR_SSL_CONNECTION_ERROR:
+            raise _not_encrypted(address, str(error.args[1])) from error
+        if isinstance(getattr(error, "original_exception", None), ssl.SSLCertVerificationError):
+            raise SourceError(
+                f"the certificate of {address.host}:{address.port} is not accepted",
+                detail=str(error.args[1]),
+                hint="Give the issuer of the server's certificate in mysql.tls.ca, and a name it holds in mysql.host.",
+            ) from error
+        raise
 
 
-def _tls_context(tls: TlsOptions) -> ssl.SSLContext | None:
+def _not_encrypted(address: SourceAddress, detail: str) -> SourceError:
+    return SourceError(
+        f"the connection to {address} is not encrypted, and mysql.tls.enabled is true",
+        detail=detail,
+        hint="Turn TLS on at the server, or set mysql.tls.enabled: false to send everything in plain text.",
+    )
+
+
+def _tls_context(tls: TlsOptions) -> _Context | None:
     """None leaves the driver at "encrypt if the server can", or at plain text where TLS is disabled."""
-    if tls.mode in (TlsMode.DISABLED, TlsMode.PREFERRED):
+    if not tls.mode.asked_for:
         return None
     try:
-        context = ssl.create_default_context(cadata=tls.ca)
+        context = _context(tls.mode, tls.ca)
         if tls.client is not None:
             # The library reads it from a file only; this one is its owner's alone and goes at once.
             with tempfile.NamedTemporaryFile("w", prefix="vnode-backfill-", suffix=".pem") as file:
@@ -169,10 +258,20 @@ def _tls_context(tls: TlsOptions) -> ssl.SSLContext | None:
                 context.load_cert_chain(file.name)
     except (OSError, ValueError) as error:
         raise ConfigError(f"mysql.tls: a certificate or key cannot be used: {error}") from error
+    return context
+
+
+def _context(mode: TlsMode, ca: str | None = None) -> _Context:
+    context = _Context(ssl.PROTOCOL_TLS_CLIENT)
     # The certificates a server makes for itself do not pass the strict check.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    context.check_hostname = tls.mode is TlsMode.VERIFY_IDENTITY
-    context.verify_mode = ssl.CERT_NONE if tls.mode is TlsMode.REQUIRED else ssl.CERT_REQUIRED
+    context.check_hostname = mode is TlsMode.VERIFY_IDENTITY
+    if mode is TlsMode.REQUIRED:
+        context.verify_mode = ssl.CERT_NONE
+    if ca is not None:
+        context.load_verify_locations(cadata=ca)
+    elif mode is not TlsMode.REQUIRED:
+        context.load_default_certs()
     return context
 
 

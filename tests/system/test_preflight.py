@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from consume_upstream.mysql.connection import SourceAddress, connect
+from consume_upstream.mysql.connection import SourceAddress, TlsMode, TlsOptions, connect
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.orders import quote
 from tests.system.job_case import JobCase
 from vnode_backfill.config import Config
+from vnode_backfill.errors import SourceError
 from vnode_backfill.preflight import Finding, Level, inspect, refuse
 
 PASSWORD = "secret-of-the-test"
@@ -374,3 +375,38 @@ def test_an_account_that_cannot_see_whether_a_server_is_a_replica_is_told_to_ask
         assert found.level is Level.WARNING
         apply(server, found)
         assert "server.replica" not in {finding.check for finding in look(server, config("shop"), user="narrow")}
+
+
+@pytest.mark.parametrize(
+    ("mode", "level", "says"),
+    [
+        (TlsMode.DISABLED, Level.INFO, "is not encrypted"),
+        (TlsMode.PREFERRED, Level.INFO, "certificate is not checked"),
+        (TlsMode.VERIFY_CA, Level.OK, "(TLSv1."),
+    ],
+)
+def test_plan_says_how_a_real_connection_is_encrypted(
+    mysql_server: MySqlServer, mode: TlsMode, level: Level, says: str
+) -> None:
+    """With the certificates that the server has made for itself."""
+    tls = TlsOptions.from_files(mode, ca=str(mysql_server.datadir / "ca.pem"))
+    with connect(SourceAddress("127.0.0.1", mysql_server.port, "root", tls=tls)) as connection:
+        found = of(inspect(connection, config("no_such_database")), "server.tls")
+    assert (found.level, says in found.fact) == (level, True), found
+
+
+@pytest.mark.parametrize(("mode", "ca"), [(TlsMode.VERIFY_CA, None), (TlsMode.VERIFY_IDENTITY, "ca.pem")])
+def test_server_whose_certificate_does_not_fit_is_refused_for_good(
+    mysql_server: MySqlServer, mode: TlsMode, ca: str | None
+) -> None:
+    """Its issuer is unknown to the system, and it holds no name."""
+    tls = TlsOptions.from_files(mode, ca=str(mysql_server.datadir / ca) if ca else None)
+    with pytest.raises(SourceError, match="is not accepted") as failure:
+        connect(SourceAddress("127.0.0.1", mysql_server.port, "root", tls=tls))
+    assert not failure.value.retryable
+    assert "mysql.tls.ca" in failure.value.hint
+
+
+def test_server_without_tls_is_refused_where_it_was_asked_for(mariadb_server: MariaDbServer) -> None:
+    with pytest.raises(SourceError, match="is not encrypted, and mysql"):
+        connect(SourceAddress("127.0.0.1", mariadb_server.port, "root", tls=TlsOptions(TlsMode.VERIFY_IDENTITY)))

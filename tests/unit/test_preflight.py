@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from consume_upstream.mysql.connection import Encryption, TlsMode
 from consume_upstream.mysql.facts import ForeignKey, LogFile, ServerFacts, TableProfile
 from consume_upstream.mysql.grants import Privileges, parse_grants
 from vnode_backfill.columns import Column, TableDefinition
 from vnode_backfill.config import Config
 from vnode_backfill.errors import PlanRefusedError
 from vnode_backfill.preflight import Finding, Level, SourceDetails, examine, refuse, render, to_json
-from vnode_backfill.preflight_checks import ServerDetails, Watermark
+from vnode_backfill.preflight_checks import ServerDetails, Watermark, check_encryption
 from vnode_backfill.preflight_table import TableDetails
 
 ENOUGH = frozenset({"SELECT", "REPLICATION SLAVE", "REPLICATION CLIENT"})
@@ -446,3 +447,20 @@ def test_findings_as_json_have_four_fields_in_the_order_of_the_list() -> None:
         {"level": "warning", "check": "c.d", "fact": "y", "fix": "z"},
         {"level": "ok", "check": "a.b", "fact": "x", "fix": ""},
     ]
+
+
+@pytest.mark.parametrize(
+    ("checked", "host", "level", "says"),
+    [
+        (None, "db.example.com", Level.WARNING, "is not encrypted"),
+        (None, "127.0.0.1", Level.INFO, "is not encrypted"),
+        (TlsMode.REQUIRED, "db.example.com", Level.INFO, "certificate is not checked"),
+        (TlsMode.VERIFY_CA, "db.example.com", Level.OK, "the issuer, not the name"),
+        (TlsMode.VERIFY_IDENTITY, "db.example.com", Level.OK, "issuer and name"),
+    ],
+)
+def test_plan_says_how_the_connection_is_encrypted(checked: TlsMode | None, host: str, level: Level, says: str) -> None:
+    found = check_encryption(Encryption("TLSv1.3", "TLS_AES_256_GCM_SHA384", checked) if checked else None, host)
+    assert (found.check, found.level) == ("server.tls", level)
+    assert says in found.fact
+    assert (found.fix == "") == (level is Level.OK)

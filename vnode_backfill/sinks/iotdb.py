@@ -44,10 +44,11 @@ from vnode_backfill.sinks import FileReceipt, ReadReceipt, TaskRunner, Weighing,
 from vnode_backfill.sinks.changes import Changes, ChangeSlice
 from vnode_backfill.sinks.delta_keys import extremes
 from vnode_backfill.sinks.delta_target import overtaken_is_retryable
+from vnode_backfill.sinks.iotdb_address import IotdbAddress, IotdbTls
 from vnode_backfill.sinks.iotdb_claims import REJECTED_SCHEMA, ClaimStore, Clash, rejected_rows
 from vnode_backfill.sinks.iotdb_mapping import KEY_MEASUREMENT, PointMapping, Slot
 from vnode_backfill.sinks.iotdb_rewrites import Rewrites, slots_of
-from vnode_backfill.sinks.iotdb_session import IotdbAddress, IotdbSession
+from vnode_backfill.sinks.iotdb_session import IotdbSession
 from vnode_backfill.sinks.iotdb_settlement import DuplicateReport, Settlement, SourceRows, stored_points
 from vnode_backfill.sinks.iotdb_store import LeaseCheck, PointStore, WriterSettings, no_lease
 from vnode_backfill.sinks.iotdb_window import slot_changes, window_of
@@ -287,7 +288,8 @@ class Outcome:
 
 
 def address_of(config: IotdbSinkConfig, password: str) -> IotdbAddress:
-    return IotdbAddress(config.host, config.port, config.user, password, config.timeout.total_seconds())
+    timeout, tls = config.timeout.total_seconds(), IotdbTls.of(config.tls)
+    return IotdbAddress(config.host, config.port, config.user, password, timeout, tls)
 
 
 def mapping_of(

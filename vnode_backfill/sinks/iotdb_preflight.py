@@ -21,6 +21,7 @@ from vnode_backfill.sinks.iotdb_values import Precision
 from vnode_backfill.sinks.iotdb_writing import open_store
 
 _DIGITS = {Precision.MILLISECONDS: 3, Precision.MICROSECONDS: 6, Precision.NANOSECONDS: 9}
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _WAL_MODE, _WAL_DEFAULT, _WAL_SAFE = "wal_mode", "ASYNC", "SYNC"
 
 
@@ -60,6 +61,7 @@ def _inspect(
 ) -> Iterator[TargetFinding]:
     version = (session.ask("SHOW VERSION") or [("unknown",)])[0][0]
     yield TargetFinding(Level.OK, "iotdb.server", f"IoTDB {version} answers at {config.host}:{config.port}")
+    yield _encryption(config)
     nodes = _data_nodes(session)
     yield _account(config, nodes)
     yield _wal_mode(session, nodes)
@@ -74,6 +76,17 @@ def _inspect(
     yield _identity(mapping, config)
     yield _types(config, mapping, password)
     yield _alignment(config, mapping)
+
+
+def _encryption(config: IotdbSinkConfig) -> TargetFinding:
+    if config.tls.enabled:
+        fact = "the connection is encrypted, after issuer and name in the server's certificate were checked"
+        return TargetFinding(Level.OK, "iotdb.tls", fact)
+    fact = f"the connection to {config.host} is not encrypted: password and points can be read on their way"
+    level = Level.INFO if config.host in _THIS_MACHINE else Level.WARNING
+    return TargetFinding(
+        level, "iotdb.tls", fact, "enable_thrift_ssl=true at the server, and sink.iotdb.tls.enabled: true"
+    )
 
 
 def _data_nodes(session: IotdbSession) -> list[int]:

@@ -25,6 +25,7 @@ from thrift.Thrift import TApplicationException, TException
 
 from vnode_backfill.config_iotdb import IotdbType
 from vnode_backfill.errors import BackfillError, SinkError, SinkUnavailableError
+from vnode_backfill.sinks.iotdb_address import IotdbAddress, refuse_certificate
 from vnode_backfill.sinks.iotdb_paths import Nodes, path_of, quoted, split_path
 from vnode_backfill.sinks.iotdb_values import WIRE_TYPES, Ints, Precision
 
@@ -38,17 +39,6 @@ rejected for lack of memory, disk full, a question that finds too little memory 
 _DONE, _NOT_ALLOWED = 200, "803"
 _FETCH_ROWS = 20_000
 _BYTES = (IotdbType.TEXT, IotdbType.STRING, IotdbType.BLOB)
-
-
-@dataclass(frozen=True, slots=True)
-class IotdbAddress:
-    """Where a server is and how to log in; the password is never shown."""
-
-    host: str
-    port: int
-    user: str
-    password: str = field(repr=False)
-    timeout: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +182,12 @@ class IotdbConnection:
                     raise _refused(what, code, reason) from error
             except (IoTDBConnectionException, TException, OSError) as error:
                 self.close()
+                refuse_certificate(self._address, error)
                 if attempt == _TRIES:
                     raise SinkUnavailableError(
                         what,
                         detail=f"{self._address.host}:{self._address.port} did not answer {_TRIES} times: {error}",
-                        hint="Check that the server runs and that `sink.iotdb.host` and `port` are right.",
+                        hint="Check that the server runs and that `sink.iotdb.host`, `port` and `tls` are right.",
                     ) from error
             self._wait(min(_FIRST_WAIT * 2 ** (attempt - 1), _LONGEST_WAIT) * random.uniform(0.5, 1.0))
         raise AssertionError("unreachable")
@@ -204,12 +195,13 @@ class IotdbConnection:
     def _opened(self) -> Session:
         if self._session is None:
             address = self._address
-            session = Session(
-                address.host, address.port, address.user, address.password, fetch_size=_FETCH_ROWS, zone_id="UTC",
-                enable_redirection=False, connection_timeout_in_ms=int(address.timeout * 1000),
-            )  # fmt: skip
-            self._choose(session)
-            session.open(False)
+            with address.tls_options() as tls:
+                session = Session(
+                    address.host, address.port, address.user, address.password, fetch_size=_FETCH_ROWS, zone_id="UTC",
+                    enable_redirection=False, connection_timeout_in_ms=int(address.timeout * 1000), **tls,
+                )  # fmt: skip
+                self._choose(session)
+                session.open(False)
             self._session = session
             self.connections += 1
         return self._session

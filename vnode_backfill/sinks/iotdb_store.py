@@ -14,8 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from vnode_backfill.errors import SinkError
+from vnode_backfill.sinks.iotdb_address import IotdbAddress
 from vnode_backfill.sinks.iotdb_mapping import Measurement, PointMapping, Points
-from vnode_backfill.sinks.iotdb_session import IotdbAddress, StoredPoints
+from vnode_backfill.sinks.iotdb_session import StoredPoints
 from vnode_backfill.sinks.iotdb_values import Bools, Ints
 
 _TIMES_PER_QUESTION = 500

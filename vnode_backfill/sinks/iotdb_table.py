@@ -24,9 +24,9 @@ import pyarrow.compute as pc
 from iotdb.Session import Session
 
 from vnode_backfill.errors import SinkError
+from vnode_backfill.sinks.iotdb_address import IotdbAddress
 from vnode_backfill.sinks.iotdb_mapping import Measurement, Points
 from vnode_backfill.sinks.iotdb_session import (
-    IotdbAddress,
     IotdbConnection,
     StoredPoints,
     Tablet,
