@@ -92,11 +92,13 @@ def _configured(config: Config, master: str | None) -> SparkConf:
     conf.setIfMissing("spark.app.name", f"vnode-backfill {config.job}")
     for name, value in {**reveal(config.spark), **_FORCED}.items():
         conf.set(name, value)
-    if _is_local(conf.get("spark.master") or "") and not _submitted():
+    if not _is_local(conf.get("spark.master") or ""):
+        return conf
+    for name, value in LOCAL_SETTINGS.items():
+        conf.setIfMissing(name, value)
+    if not _submitted():
         conf.setIfMissing("spark.python.daemon.module", _IOTDB_TASK_DAEMON if config.sink.iotdb else _TASK_DAEMON)
         conf.setIfMissing("spark.driver.extraJavaOptions", f"{LOCAL_JVM} {sharing_options()}".strip())
-        for name, value in LOCAL_SETTINGS.items():
-            conf.setIfMissing(name, value)
         keep_to_this_machine(Path(__file__).resolve().parents[1])
         # Otherwise Spark takes the first `python3` of the search path, which need not be the one that runs this.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

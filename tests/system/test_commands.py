@@ -72,12 +72,10 @@ def copied(mysql_server: MySqlServer, shop: str, tmp_path_factory: pytest.TempPa
 def test_submitted_job_keeps_the_master_it_was_given(copied: JobCase) -> None:
     (events,) = (path for path in (copied.folder / "events").iterdir() if not path.name.startswith("."))
     documents = (json.loads(line) for line in events.read_text().splitlines())
-    masters = {
-        found["Spark Properties"]["spark.master"]
-        for found in documents
-        if found["Event"] == "SparkListenerEnvironmentUpdate"
-    }
-    assert masters == {"local[3]"}
+    settings = [found["Spark Properties"] for found in documents if found["Event"] == "SparkListenerEnvironmentUpdate"]
+    assert {each["spark.master"] for each in settings} == {"local[3]"}
+    # Tasks run here, so nobody else has to reach its ports.
+    assert {each["spark.driver.bindAddress"] for each in settings} == {"127.0.0.1"}
     assert copied.differences() == []
 
 
