@@ -236,6 +236,16 @@ def test_no_statement_changes_the_table_unnoticed(source_server: SqlServer) -> N
     check(fuzz(source_server, SEED, 90), SEED)
 
 
+def test_names_that_a_server_makes_equal_are_folded_alike(source_server: SqlServer) -> None:
+    """With lower_case_table_names the server compares names in the lower case of its own."""
+    characters = "".join(chr(code) for code in range(0x80, 0x10000) if not 0xD800 <= code < 0xE000)
+    with source_server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT LOWER(CONVERT(%s USING utf8mb3) COLLATE utf8mb3_general_ci)", (characters,))
+        lower = str(cursor.fetchall()[0][0])
+    assert len(lower) == len(characters)
+    assert [hex(ord(a)) for a, b in zip(characters, lower, strict=True) if folded(a) != folded(b)] == []
+
+
 @pytest.mark.long
 def test_many_statements(source_server: SqlServer) -> None:
     seed = int(os.environ.get("STATEMENT_SEED", random.SystemRandom().randrange(2**32)))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from consume_upstream.mysql.events import Statement
+from consume_upstream.mysql.events import HEADER_BYTES, Statement, read_query
 from consume_upstream.mysql.log_statements import Effect, effect_of, text_of
+from vnode_backfill.errors import LogFormatError
 
 LATIN1, GBK, SJIS, BIG5, UTF8 = 8, 28, 13, 1, 255
 
@@ -147,3 +148,33 @@ def test_case_of_names_does_not_count() -> None:
 def test_message_shows_the_text_as_sent() -> None:
     assert text_of(Statement("shop", "TRUNCATE bücher".encode("latin1"), LATIN1)) == "TRUNCATE bücher"
     assert text_of(Statement("shop", "TRUNCATE bücher".encode(), LATIN1)) == "TRUNCATE bücher"
+
+
+_VARIABLES = b"\0" + bytes(4) + b"\x01" + bytes(8) + b"\x06\x03std" + b"\x03" + bytes(4)
+_LATIN1_CLIENT = b"\x04\x08\0\xff\0\xff\0"
+
+
+def query_event(variables: bytes, length: int | None = None) -> bytes:
+    size = len(variables) if length is None else length
+    fixed = bytes(8) + b"\x04" + bytes(2) + size.to_bytes(2, "little")
+    return bytes(HEADER_BYTES) + fixed + variables + b"shop\0" + b"TRUNCATE a"
+
+
+@pytest.mark.parametrize(
+    ("variables", "collation", "updated"),
+    [
+        (b"", None, None),
+        (_VARIABLES + _LATIN1_CLIENT, 8, None),
+        (_VARIABLES + _LATIN1_CLIENT + b"\x05\x06+00:00\x0c\x02shop\0b\xc3\xbcro\0\x0d123", 8, {"shop", "büro"}),
+        (_LATIN1_CLIENT + b"\x0b\x01u\x01h\x0c\xfe", 8, None),
+        (_LATIN1_CLIENT + b"\xc8what follows is not known\x0c\x00", 8, None),
+    ],
+)
+def test_variables_of_a_statement_are_read(variables: bytes, collation: int | None, updated: set[str] | None) -> None:
+    found = read_query(query_event(variables))
+    assert found == Statement("shop", b"TRUNCATE a", collation, None if updated is None else frozenset(updated))
+
+
+def test_variables_that_are_cut_off_are_refused() -> None:
+    with pytest.raises(LogFormatError):
+        read_query(query_event(_VARIABLES + _LATIN1_CLIENT[:3]))
