@@ -94,11 +94,15 @@ def _at(tokens: _Tokens, at: int) -> Token:
 
 
 def _may_be(token: Token, name: str) -> bool:
-    """A name with bytes that cannot be decoded may be any name beyond ASCII; `#mysql50#` stands before the name of a file."""
+    """Whether the token may be this name; `#mysql50#` stands before the name of a file.
+
+    A name with bytes that cannot be decoded may be any name beyond ASCII. So may one with a question mark: a server that writes `DROP
+    TABLE` itself converts the names to the client's character set, and puts `?` for what that lacks.
+    """
     if not token.name:
         return False
     text = token.text.removeprefix("#mysql50#")
-    return text == name or (UNREADABLE in text and not name.isascii())
+    return text == name or (not name.isascii() and (UNREADABLE in text or "?" in text))
 
 
 def _names(tokens: _Tokens, start: int) -> Iterator[int]:

@@ -113,7 +113,7 @@ def _unit(raw: bytes, charset: str) -> str:
     except (LogFormatError, PlanRefusedError):
         return UNREADABLE
     # The lexer takes the no-break space of a single-byte set for a space.
-    return text.replace("\xa0", " ").replace("?", UNREADABLE) if known.table else text
+    return text.replace("\xa0", " ") if known.table else text
 
 
 @cache

@@ -64,7 +64,7 @@ class World:
         self.session = self.connect()
         ours, theirs, name = self.names.database, self.names.other, self.names.table
         parts = "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))"
-        columns, reached = "(id INT PRIMARY KEY, a INT)", f"`{ours}`.`{name}`"
+        columns, reached = "(id INT PRIMARY KEY, a INT) COLLATE utf8mb4_general_ci", f"`{ours}`.`{name}`"
         for database in (ours, theirs):
             self._run(self.control, f"CREATE DATABASE IF NOT EXISTS `{database}`", f"USE `{database}`")
             self._run(
@@ -112,7 +112,7 @@ class World:
                 self.mend()
             except pymysql.Error:
                 all_of_it = True
-        if all_of_it:
+        if all_of_it or self.state() != clean:
             self.rebuild()
         assert self.state() == clean
 
