@@ -7,17 +7,21 @@ nobody took over. A task believes what it has read until that moment has come, t
 
 A lease that has run out may still be renewed, by a driver that was only slow. The task waits for that as long as a lease
 lasts, then gives up with an error that lets the epoch be tried again; a driver that was replaced fails by itself.
+
+A machine whose clock is behind would let its tasks write for too long. A guard that is sent to a task carries the driver's time: where
+the task's clock shows an earlier one, it is behind at least by the difference, and more than a twelfth of the lease is refused.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from progress.lease import Heartbeat, Lease
-from vnode_backfill.errors import SinkUnavailableError
+from vnode_backfill.errors import SinkError, SinkUnavailableError
 
 _LOOK_SECONDS = 0.2
 _KEPT_BACK = 6
@@ -37,12 +41,21 @@ class LeaseGuard:
     until: datetime
     now: Callable[[], datetime] = _now
     wait: Callable[[float], None] = time.sleep
+    sent: datetime | None = field(default=None, compare=False)
+    """When this copy was made, by the clock of the machine that made it; None once it was compared."""
 
     @classmethod
     def of(cls, folder: str, options: Mapping[str, str] | None, lease: Lease) -> LeaseGuard:
         return cls(Heartbeat(folder, options or {}), lease.generation, lease.duration, _less(lease.expires, lease))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return LeaseGuard, (
+            self.heartbeat, self.generation, self.duration, self.until, self.now, self.wait, self.now(),
+        )  # fmt: skip
+
     def __call__(self) -> None:
+        if self.sent is not None:
+            self._compare_clocks(self.sent)
         if self.now() < self.until:
             return
         gives_up = self.now() + self.duration
@@ -58,6 +71,16 @@ class LeaseGuard:
                     hint="Another driver may have taken over; if none has, the machine or `state.path` is too slow for `state.lease`.",
                 )
             self.wait(_LOOK_SECONDS)
+
+    def _compare_clocks(self, sent: datetime) -> None:
+        behind = sent - self.now()
+        if behind > self.duration / (2 * _KEPT_BACK):
+            raise SinkError(
+                f"the clock of {socket.gethostname()} is at least {behind.total_seconds():.3g} s behind the driver's",
+                detail="Only clocks keep two drivers of one job apart where the target is IoTDB.",
+                hint="Set the clocks of all machines by one time server (NTP), or make `state.lease` longer.",
+            )
+        self.sent = None
 
 
 def _less(expires: datetime, lease: Lease) -> datetime:

@@ -44,6 +44,7 @@ from vnode_backfill.config_values import (
     Gtids,
     Host,
     JobName,
+    LeaseDuration,
     Moment,
     Options,
     PasswordSection,
@@ -237,7 +238,7 @@ class SinkConfig(Section):
 
 class StateConfig(Section):
     path: Place
-    lease: Duration = timedelta(seconds=30)
+    lease: LeaseDuration = timedelta(seconds=30)
     retention: Duration = timedelta(hours=1)
 
 

@@ -131,6 +131,12 @@ def _timeout(value: timedelta) -> timedelta:
     return value
 
 
+def _lease(value: timedelta) -> timedelta:
+    if not _SHORTEST_LEASE <= value <= _LONGEST_LEASE:
+        raise ValueError(f"must be from {format_duration(_SHORTEST_LEASE)} to {format_duration(_LONGEST_LEASE)}")
+    return value
+
+
 def _scalars_as_text(value: object) -> object:
     """Let `true` and `4` stand unquoted in maps of options, which are text for whom they are meant."""
     if not isinstance(value, Mapping):
@@ -182,6 +188,8 @@ _STORES = ("file", "s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "hd
 _FIRST_YEAR, _LAST_YEAR = 1970, 2106
 # A socket's timeout is a number of milliseconds in four bytes, one of them a sign: 24.8 days.
 _LONGEST_TIMEOUT = timedelta(days=24)
+# A driver renews its lease every third of it, and a commit may take a second. After a crash the next driver may have to wait for all of it.
+_SHORTEST_LEASE, _LONGEST_LEASE = timedelta(seconds=5), timedelta(days=1)
 
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, matching(r"(?s).*\S.*", "text that is not empty"), AfterValidator(_storable)]
@@ -193,6 +201,7 @@ Duration = Annotated[
 ]
 Timeout = Annotated[Duration, AfterValidator(_timeout)]
 """A duration that a socket waits."""
+LeaseDuration = Annotated[Duration, AfterValidator(_lease)]
 Size = Annotated[int, BeforeValidator(parse_size), between(1, 2**50), PlainSerializer(format_size)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 Gtids = Annotated[Text, AfterValidator(_gtids)]

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import assert_never
 
 from consume_upstream.buffer import BufferNote, ChangeBuffer
+from consume_upstream.mysql.clock import clock_skew
 from consume_upstream.mysql.connection import SourceAddress, TlsMode, TlsOptions, connect
 from consume_upstream.mysql.server import MySqlTable
 from consume_upstream.mysql.start_positions import (
@@ -57,6 +58,7 @@ from vnode_backfill.places import buffer_path, state_store
 from vnode_backfill.plan import TableFacts
 from vnode_backfill.planning import extended_plan, first_plan
 from vnode_backfill.preflight import Finding, Level, inspect, refuse
+from vnode_backfill.preflight_checks import check_clock
 from vnode_backfill.startup import (
     At,
     AtGtids,
@@ -200,15 +202,27 @@ def open_job(
 
     `before_writing` is called when a new job could be created and nothing of it is written yet; what it raises refuses the job.
     """
-    store = state_store(config)
+    store, clock = state_store(config), _look_at_clock(config)
     if store.exists():
         acquire(config, store)
-        return released_if_refused(store, lambda: take_up(config, store, asked_vnodes))
-    planned = _planned(config, task_slots)
-    if before_writing is not None:
-        before_writing()
-    acquire(config, store)
-    return released_if_refused(store, lambda: _create(config, store, planned))
+        opened = released_if_refused(store, lambda: take_up(config, store, asked_vnodes))
+    else:
+        planned = _planned(config, task_slots)
+        if before_writing is not None:
+            before_writing()
+        acquire(config, store)
+        opened = released_if_refused(store, lambda: _create(config, store, planned))
+    return replace(opened, start=replace(opened.start, warnings=(*opened.start.warnings, *clock)))
+
+
+def _look_at_clock(config: Config) -> tuple[str, ...]:
+    """Refuse a clock by which two drivers could write to IoTDB at the same time; what to warn of otherwise."""
+    if config.sink.iotdb is None:
+        return ()
+    with connect(source_address(config)) as connection:
+        found = check_clock(config.state.lease, clock_skew(connection))
+    refuse((found,), "this machine's clock is wrong")
+    return (found.fact,) if found.level is Level.WARNING else ()
 
 
 def check_executor(config: Config, store: StateStore) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from pymysql.connections import Connection
 
+from consume_upstream.mysql.clock import clock_skew
 from consume_upstream.mysql.collation import collation_keys
 from consume_upstream.mysql.connection import encryption_of
 from consume_upstream.mysql.definition import read_definition
@@ -151,6 +152,7 @@ def read_server_details(connection: Connection, identity: ServerIdentity, config
         # uuid:tag:1-5 holds a word between two colons.
         tagged_gtids=re.search(r":\s*[a-z_][a-z0-9_]*:", settings.get("gtid_executed", ""), re.IGNORECASE) is not None,
         watermark=_watermark(connection, config.mysql.watermark_table),
+        clock_skew=clock_skew(connection),
     )
 
 

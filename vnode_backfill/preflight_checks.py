@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from math import ceil
 
@@ -20,12 +21,23 @@ from consume_upstream.mysql.connection import Encryption, TlsMode
 from consume_upstream.mysql.facts import ServerFacts
 from consume_upstream.mysql.sql import quoted
 from vnode_backfill.config import Config, Executor
-from vnode_backfill.units import format_size
+from vnode_backfill.units import format_duration, format_size
 
-__all__ = ["Finding", "Level", "ServerDetails", "Watermark", "check_encryption", "check_server", "grant", "version_of"]
+__all__ = [
+    "Finding",
+    "Level",
+    "ServerDetails",
+    "Watermark",
+    "check_clock",
+    "check_encryption",
+    "check_server",
+    "grant",
+    "version_of",
+]
 
 _DAY = 86_400
 _THIS_MACHINE = re.compile(r"localhost|127\.[0-9.]+|::1")
+_CLOCK_SHARE = 12
 _IN_CONFIGURATION = "in [mysqld] of the server's configuration, then restart it"
 
 
@@ -71,6 +83,8 @@ class ServerDetails:
     log_encrypted: bool
     tagged_gtids: bool
     watermark: Watermark | None
+    clock_skew: float = 0.0
+    """Seconds by which this machine's clock is ahead of the source's, as far as that is certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +122,35 @@ def check_encryption(found: Encryption | None, host: str) -> Finding:
         return Finding(Level.INFO, "server.tls", fact, "mysql.tls.enabled: true, with verify: identity or ca")
     checked = "issuer and name" if found.checked is TlsMode.VERIFY_IDENTITY else "the issuer, not the name,"
     return Finding(Level.OK, "server.tls", f"{how}, after {checked} in the server's certificate were checked")
+
+
+def check_clock(lease: timedelta, skew: float) -> Finding:
+    """Whether two drivers whose clocks are as far from the source's as this one's would keep apart.
+
+    A task that writes to IoTDB ends a sixth of the lease early. Two machines that are each within a twelfth of the source's clock
+    differ by no more than that.
+    """
+    allowed = lease.total_seconds() / _CLOCK_SHARE
+    fact = f"this machine's clock is {abs(skew):.3g} s {'ahead of' if skew > 0 else 'behind'} the source's"
+    promise = "only clocks keep two drivers of one job apart where the target is IoTDB"
+    if abs(skew) > allowed:
+        wrong = f"{fact}; {promise}, and state.lease {format_duration(lease)} allows {allowed:.3g} s"
+        return Finding(Level.REFUSED, "clock", wrong, _set_clock(skew))
+    if abs(skew) > allowed / 2:
+        near = f"{fact}; {promise}, and more than {allowed:.3g} s would be refused"
+        return Finding(Level.WARNING, "clock", near, _set_clock(skew))
+    return Finding(Level.OK, "clock", f"this machine's clock is within {allowed / 2:.3g} s of the source's")
+
+
+def _set_clock(skew: float) -> str:
+    longer = f"or state.lease: {ceil(2 * _CLOCK_SHARE * abs(skew))}s\n" if abs(skew) * 2 * _CLOCK_SHARE < _DAY else ""
+    return f"set both clocks by one time server (NTP)\n{longer}".rstrip()
+
+
+def _clock(seen: _Seen) -> Iterator[Finding]:
+    """A Delta table refuses the commits of a driver that was replaced, whatever clocks say."""
+    if seen.config.sink.iotdb is not None:
+        yield check_clock(seen.config.state.lease, seen.details.clock_skew)
 
 
 def grant(privileges: str, level: str, account: str) -> str:
@@ -366,4 +409,5 @@ _CHECKS: tuple[Callable[[_Seen], Iterator[Finding]], ...] = (
     _server_id_range,
     _replica,
     _task_slots,
+    _clock,
 )

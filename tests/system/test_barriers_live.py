@@ -78,7 +78,7 @@ def test_idle_live_job_writes_nothing_for_a_minute_while_its_lease_is_renewed(
     spark: SparkSession, mariadb_server: MariaDbServer, tmp_path: Path
 ) -> None:
     with live_job(
-        spark, mariadb_server, tmp_path, rows=500, settings={"state": {"path": str(tmp_path / "state"), "lease": "3s"}}
+        spark, mariadb_server, tmp_path, rows=500, settings={"state": {"path": str(tmp_path / "state"), "lease": "5s"}}
     ) as job:
         job.start()
         job.until_live()

@@ -19,7 +19,7 @@ def test_second_driver_is_refused_and_a_sleeping_one_is_fenced(mariadb_server: M
     with mariadb_server.connect() as connection:
         table = create_orders_table(connection, 4_000, 9, database="drivers", key_step=3)
     settings: dict[str, object] = {
-        "state": {"path": str(tmp_path / "state"), "lease": "3s"},
+        "state": {"path": str(tmp_path / "state"), "lease": "5s"},
         "limits": {"range_rows": 100, "rows_per_second": 500, "backoff": "200ms"},
     }
     case = JobCase(mariadb_server, tmp_path, "drivers", settings=settings)
@@ -33,7 +33,8 @@ def test_second_driver_is_refused_and_a_sleeping_one_is_fenced(mariadb_server: M
             wait_for(lambda: driver_of(case) == second.pid, "the second driver to take over")
             # Both are awake now, the first one in the middle of an epoch that the second one repeats.
             first.send(signal.SIGCONT)
-            assert "another driver took over" in first.wait(1)
+            # It is refused by its state or by the target, whichever it meets first.
+            assert "nother driver took" in first.wait(1)
             second.wait(0)
     case.to_live()
     assert case.differences() == []

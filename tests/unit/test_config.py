@@ -144,6 +144,14 @@ def test_a_mistake_names_its_path_its_value_and_what_is_allowed(tmp_path: Path, 
     assert caught.value.message.startswith(message)
 
 
+@pytest.mark.parametrize("lease", ["1ms", "4999ms", "24h1s", "3650d"])
+def test_a_lease_is_from_five_seconds_to_a_day(tmp_path: Path, lease: str) -> None:
+    with pytest.raises(ConfigError, match=f'state.lease is "{lease}"; must be from 5s to 1d'):
+        load(tmp_path, MINIMAL.replace("/lake/state", f"/lake/state, lease: {lease}"))
+    for allowed in ("5s", "24h"):
+        load(tmp_path, MINIMAL.replace("/lake/state", f"/lake/state, lease: {allowed}"))
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from datetime import timedelta
+from copy import copy
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from progress.lease import Heartbeat, Lease, Process
 from progress.lease_guard import LeaseGuard
 from tests.unit.state_folder import MINUTE, Clock
-from vnode_backfill.errors import SinkUnavailableError
+from vnode_backfill.errors import SinkError, SinkUnavailableError
 
 
 class Guarded:
@@ -72,3 +73,24 @@ def test_the_lease_of_another_driver_does_not_count(guarded: Guarded) -> None:
 def test_a_guard_can_be_sent_to_a_task(tmp_path: Path) -> None:
     made = LeaseGuard.of(str(tmp_path), {}, Guarded(tmp_path).lease)
     assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_a_task_whose_clock_is_behind_the_drivers_writes_nothing(guarded: Guarded) -> None:
+    guard = copy(guarded.guard)
+    guarded.go_on(seconds=-5.1)
+    with pytest.raises(SinkError, match=r"is at least 5\.1 s behind the driver's") as caught:
+        guard()
+    assert not caught.value.retryable
+
+
+def test_a_task_whose_clock_is_a_little_behind_writes(guarded: Guarded) -> None:
+    guard = copy(guarded.guard)
+    guarded.go_on(seconds=-4.9)
+    guard()
+    assert guard.sent is None
+
+
+def test_a_guard_that_was_sent_carries_the_time(tmp_path: Path) -> None:
+    sent = pickle.loads(pickle.dumps(LeaseGuard.of(str(tmp_path), {}, Guarded(tmp_path).lease)))
+    assert sent.sent is not None
+    assert sent.sent <= datetime.now(UTC)
