@@ -2,15 +2,24 @@
 
 A reset log (RESET MASTER), a server restored from a backup, or one that lost its last transactions in a crash goes on from an earlier
 point. Its positions mean something else from then on: what it holds below the old end would be taken for read already, and be lost
-without a sound. So every sample is compared with the last one, by position, and by GTIDs where there are any, which tell a new log
-also after it has grown beyond the old one's end.
+without a sound. So every sample is compared with the last one, by position, and by GTIDs where there are any. A log that has grown
+beyond the old one's end, in bytes and in GTIDs, which begin again at 1, shows by the identity of its file (see `log_identity`): every
+reader of the log compares it in its own dump, so that nothing can happen between the check and the reading.
 """
 
 from __future__ import annotations
 
 from consume_upstream.gtid import GtidSet, MariaDbGtidPosition, parse_gtids
+from consume_upstream.log_identity import LogIdentity, what_differs
 from consume_upstream.offset import CdcOffset
 from vnode_backfill.errors import SourceError
+
+READ_AGAIN = (
+    "Ask for `vnode-backfill resnapshot --all` and run the job again. Where `executor` is single, which cannot do that: "
+    "`vnode-backfill drop`, then run it with `sink.delta.replace: true`."
+)
+"""The way on for a job whose place in the log is gone."""
+_HINT = f"What changed in between cannot be told. {READ_AGAIN}"
 
 
 def check_log_goes_on(read: CdcOffset, newest: CdcOffset) -> None:
@@ -21,8 +30,19 @@ def check_log_goes_on(read: CdcOffset, newest: CdcOffset) -> None:
     raise SourceError(
         f"the log of the source was read up to {read} and now ends at {newest}: it is not the same log",
         detail=f"{told}It was reset, or the server was restored or lost transactions.",
-        hint="What changed in between cannot be told. Ask for `vnode-backfill resnapshot --all` and run the job again.",
+        hint=_HINT,
     )
+
+
+def check_same_file(read: str, known: LogIdentity, found: LogIdentity) -> None:
+    """Raise unless the file that was read up to the point `read` is the one that the server has now."""
+    differs = what_differs(known, found)
+    if differs:
+        raise SourceError(
+            f"the log of the source was read up to {read}, and the server now has another log",
+            detail=f"{differs} The log was reset, or the server was restored.",
+            hint=_HINT,
+        )
 
 
 def _lacks(newest: str, read: str) -> bool:

@@ -4,6 +4,8 @@ What must be true: every change in `(after, upto]` that no read has seen or will
 commit has landed, under the epoch's id, with the visibility that decided about the dropped ones beside it. Why it is:
 
 - The stretch is cut at file starts, which are transaction boundaries, and each piece is read to its end or raises.
+- Every piece is of the log that the stretch was sampled of: the reader of the first file compares its identity in its own dump. Where
+  there are more files, or no change at all, the identity is compared again when everything was read.
 - A piece marks against the visible prefix *as far as it knows it*: it drops a change only if every transaction of its piece up to
   there is visible. Whether an earlier piece ends the prefix is known afterwards; if one does, the later pieces are consumed again
   with the prefix given. Their first files were never committed and are swept up.
@@ -115,6 +117,8 @@ class UpstreamTableExecutor:
             prefix = done[hole].missing[0].start
             again = [replace(piece, prefix=prefix) for piece in pieces[hole + 1 :]]
             done = [*done[: hole + 1], *run(again)]
+        if len(pieces) != 1:
+            self._table.check_log(intent.written)
         return self._commit(state, intent, done)
 
     def _pieces(self, state: BackfillState, plan: SplitPlan, intent: Intent) -> list[LogPiece]:
@@ -207,7 +211,7 @@ def _note_missing(piece: LogPiece, batch: LogBatch, missing: dict[CdcOffset, Log
     for transaction in batch.transactions:
         if not piece.visible.covers_transaction(transaction.gtid):
             number, pos = transaction.start
-            start = replace(piece.upto, number=number, pos=pos)
+            start = replace(piece.upto, number=number, pos=pos, log="")
             missing.setdefault(start, LoggedTransaction(transaction.gtid, start))
 
 

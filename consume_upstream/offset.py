@@ -41,13 +41,17 @@ _FILE = re.compile(r"(?P<prefix>.+)\.(?P<number>\d+)\Z")
 
 @dataclass(frozen=True, slots=True)
 class CdcOffset:
-    """A point of a log. `number` holds the era and the file's number; `gtids` travels along and is not compared."""
+    """A point of a log. `number` holds the era and the file's number; `gtids` travels along and is not compared.
+
+    Neither is `log`, the identity of the offset's file (see `log_identity`), empty where nobody has taken it.
+    """
 
     server: str
     prefix: str
     number: int
     pos: int
     gtids: str = field(default="", compare=False)
+    log: str = field(default="", compare=False)
 
     @classmethod
     def at(cls, server: str, file: str, pos: int, *, gtids: str = "", era: int = 0) -> CdcOffset:
@@ -104,9 +108,10 @@ class CdcOffset:
     def to_json(self) -> str:
         """`row` is always 0: earlier releases wrote and demand it."""
         era = {"era": self.era} if self.era else {}
+        log = {"log": self.log} if self.log else {}
         return json.dumps(
             {"v": _VERSION, "server": self.server, "file": self.file, "pos": self.pos, "row": 0,
-             "gtids": self.gtids, **era},
+             "gtids": self.gtids, **era, **log},
             sort_keys=True,
         )  # fmt: skip
 
@@ -116,10 +121,11 @@ class CdcOffset:
             stored = json.loads(text)
             if stored["v"] != _VERSION:
                 raise OffsetError(f"offset has the unknown version {stored['v']!r}", detail=text)
-            return cls.at(
+            offset = cls.at(
                 str(stored["server"]), str(stored["file"]), int(stored["pos"]),
                 gtids=str(stored["gtids"]), era=int(stored.get("era", 0)),
             )  # fmt: skip
+            return replace(offset, log=str(stored.get("log", "")))
         except (ValueError, KeyError, TypeError) as error:
             raise OffsetError(f"{text[:80]!r} is not a stored offset", detail=str(error)) from error
 

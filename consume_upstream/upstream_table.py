@@ -100,9 +100,13 @@ class UpstreamTable(Protocol):
         """`(after, upto]` in pieces that can be read on their own, each beginning where a transaction begins."""
         ...
 
+    def check_log(self, offset: CdcOffset) -> None:
+        """Raise unless the log still is the one whose identity the offset has."""
+        ...
+
     def read_log(self, after: CdcOffset, upto: CdcOffset, reader: int = 0) -> Iterator[LogBatch]:
         """Every change of the table in `(after, upto]`, in log order, or an error; never fewer.
 
-        Both ends must be ends of transactions. Readers at work at the same time have different numbers.
+        Both ends must be ends of transactions. Where `after` has the identity of its log, another log raises. Readers at work at the same time have different numbers.
         """
         ...

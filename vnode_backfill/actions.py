@@ -334,8 +334,9 @@ class Performer:
         rest = self.pace.epoch_began + length - time.monotonic()
         if (action.idle or not self._presses()) and rest > 0:
             self._awake.wait(rest)
-        written, visible = self.source.written_offset(), self.source.visible_offset()
-        check_log_goes_on(self.state.intent.written if self.state.intent else self.state.written, written)
+        last = self.state.intent.written if self.state.intent else self.state.written
+        written, visible = self.source.written_offset(last), self.source.visible_offset()
+        check_log_goes_on(last, written)
         self.seen.written = written
         rows = int(self._rows_per_second() * self._epoch_seconds)
         self.barriers.tell(Sampled(Sample(written, visible, rows, hold=bool(self.seen.throttled_by)), action.ticket))

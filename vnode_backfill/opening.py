@@ -35,9 +35,9 @@ from consume_upstream.offset import CdcOffset, VisibleAt
 from progress.job_rows import JobRecord
 from progress.single_state import walk_plan
 from progress.single_store import SingleStore
-from progress.state import BackfillState, Controls, Failure, Request, RequestKind, new_state
+from progress.state import BackfillState, Controls, Failure, new_state
 from progress.store import Loaded, StateStore
-from vnode_backfill.another_log import begun_again, moved_to, seen_beyond, tiles
+from vnode_backfill.another_log import seen_beyond
 from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.columns import relabelled, what_changed
 from vnode_backfill.config import Config, Executor, StartupMode, TlsConfig, TlsVerify
@@ -52,13 +52,13 @@ from vnode_backfill.errors import (
     StateError,
 )
 from vnode_backfill.handoff import StoredHandoff, handoff_for, mode_of, record_start, target_of
-from vnode_backfill.intent import honour
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.places import buffer_path, state_store
 from vnode_backfill.plan import TableFacts
-from vnode_backfill.planning import extended_plan, first_plan
+from vnode_backfill.planning import first_plan
 from vnode_backfill.preflight import Finding, Level, inspect, refuse
 from vnode_backfill.preflight_checks import check_clock
+from vnode_backfill.resuming import asked_for_everything, copy_again, follow_by_gtids, with_identity
 from vnode_backfill.startup import (
     At,
     AtGtids,
@@ -267,9 +267,15 @@ def begin(config: Config, table: MySqlTable) -> Beginning:
     """Where a new job begins; a point that cannot be taken up is refused here, before anything is written."""
     cdc = config.mysql.cdc
     handoff = handoff_for(config, table.definition)
-    log = read_source_log(table, with_time=cdc.startup_mode is StartupMode.TIMESTAMP)
+    log = read_source_log(
+        table, with_time=cdc.startup_mode is StartupMode.TIMESTAMP, stored=handoff.offset if handoff else None
+    )
     start = plan_start(cdc, log, handoff=handoff.point if handoff else None)
+    end = table.identified(log.newest)
     first = _first_offset(config, table, start, log)
+    # A log that is reset after its identity was taken is noticed when it is read, so it is taken before the sample where it can be.
+    same = first.number == end.number and first >= end and not first.log
+    first = replace(first, log=end.log) if same else table.identified(first)
     _check_unchanged(table)
     if isinstance(start.from_, Earliest) and first != log.oldest:
         passed = (
@@ -384,7 +390,8 @@ def take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Open
 
 def _go_on(config: Config, table: MySqlTable, loaded: Loaded, buffered: BufferNote | None = None) -> Beginning:
     """`buffered` is the note of the epoch in hand, if its changes are in the buffer already."""
-    log, state = read_source_log(table), loaded.state
+    state = loaded.state
+    log = read_source_log(table, stored=state.written)
     mode = mode_of(config, loaded.record.name, loaded.record.id)
     seen = seen_beyond(state, buffered.missing if buffered else ())
     start = plan_start(config.mysql.cdc, log, saved=SavedProgress(state.written, mode, seen))
@@ -397,64 +404,21 @@ def _go_on_or_fail(config: Config, store: StateStore, table: MySqlTable, loaded:
     buffered = change_buffer(config, loaded.record, store).landed(intent.epoch) if intent else None
     try:
         start = _go_on(config, table, loaded, buffered).start
+        if isinstance(start.from_, Saved) and not start.from_.by_gtids:
+            loaded = with_identity(store, table, loaded)
     except SourceError as error:
         if error.retryable:
             raise
-        asked = _asked_for_everything(store, loaded)
+        asked = asked_for_everything(store, loaded)
         if asked is None:
             state = loaded.state
             failure = Failure(state.epoch, error.message, error.detail, error.hint)
             store.commit(replace(state, revision=state.revision + 1, failure=failure))
             raise
-        return _copy_again(config, store, table, loaded, asked)
+        return copy_again(config, store, table, loaded, asked)
     if isinstance(start.from_, Saved) and start.from_.by_gtids:
-        loaded = _follow_by_gtids(store, table, loaded, buffered)
+        loaded = follow_by_gtids(store, table, loaded, buffered)
     return start, loaded
-
-
-def _follow_by_gtids(store: StateStore, table: MySqlTable, loaded: Loaded, buffered: BufferNote | None) -> Loaded:
-    """Another server has everything this job has seen: go on there, behind the last transaction that was captured."""
-    state, log = loaded.state, read_source_log(table)
-    found = position_after_gtids(table, state.written.gtids, log)
-    start = replace(found.in_era(state.written.era + 1), gtids=state.written.gtids)
-    moved = moved_to(state, start, loaded.plan, buffered.missing if buffered else ())
-    store.commit(moved)
-    return replace(loaded, state=moved)
-
-
-def _asked_for_everything(store: StateStore, loaded: Loaded) -> Request | None:
-    """The request to read the whole table again that nobody has acted on yet."""
-    asked = (request for request in store.unacknowledged(loaded.state) if request.kind is RequestKind.RESNAPSHOT)
-    return next((each for each in asked if each.extend and len(each.vnodes) == loaded.record.vnode_count), None)
-
-
-def _copy_again(
-    config: Config, store: StateStore, table: MySqlTable, loaded: Loaded, asked: Request
-) -> tuple[StartPlan, Loaded]:
-    """Begin again at what is visible now and read every range, those of keys outside the plan included."""
-    state = loaded.state
-    table = replace(table, era=state.written.era + 1)
-    first = table.first_offset()
-    sink = open_sink(config, loaded.record, store, table)
-    try:
-        plan = extended_plan(table, sink, loaded.plan.at(state.plan_generation), config)
-    finally:
-        sink.close()
-    if not tiles(plan):
-        raise PlanRefusedError(
-            f"the saved position {state.written} of job {loaded.record.name} is gone, and keys between its ranges are read by nobody",
-            detail="What changed meanwhile in the log cannot be told for such keys.",
-            hint="Drop the job and create it anew with `sink.delta.replace: true`.",
-        )
-    if plan.generation > state.plan_generation:
-        store.write_plan(plan, plan.generation)
-    moved = begun_again(state, first, plan)
-    moved, _ = honour(moved, plan, asked)
-    store.commit(moved)
-    warning = f"everything up to {first} is read again, as request {asked.id} says; the saved position {state.written} is gone"
-    bounded = mode_of(config, loaded.record.name, loaded.record.id) is StartupMode.SNAPSHOT
-    start = StartPlan(snapshot=True, from_=Saved(first), bounded=bounded, warnings=(warning,))
-    return start, replace(loaded, state=moved, plan=plan)
 
 
 def check_same_server(config: Config, table: MySqlTable, record: JobRecord) -> None:

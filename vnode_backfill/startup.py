@@ -6,8 +6,9 @@ another server is refused before anything is written; a configured point with it
 instead, a saved one with the way on. A point inside a transaction cannot be seen from here: whoever takes the point up
 walks the log to it.
 
-After a failover a file name means nothing, so a point of another server is followed by its GTIDs or refused. GTIDs
-also reveal a log that was reset and has grown past the saved position since.
+After a failover a file name means nothing, so a point of another server is followed by its GTIDs or refused. A log that was
+reset and has grown past a stored position since shows by its GTIDs, and where these have grown past the stored ones too, by the
+identity of the file (see `consume_upstream.log_identity`).
 
 | mode | copies the table | follows the log from | ends |
 |---|---|---|---|
@@ -26,7 +27,9 @@ from datetime import datetime
 from enum import Enum
 from typing import assert_never
 
+from consume_upstream.continuity import READ_AGAIN
 from consume_upstream.gtid import GtidSet, MariaDbGtidPosition, parse_gtids
+from consume_upstream.log_identity import LogIdentity, what_differs
 from consume_upstream.offset import CdcOffset
 from vnode_backfill.config import CdcConfig, SpecificConfig, StartupMode
 from vnode_backfill.errors import BackfillError, BinlogPurgedError, ConfigError, PlanRefusedError, SourceError
@@ -49,6 +52,7 @@ class SourceLog:
 
     `purged_gtids` are those whose events are gone: MySQL's gtid_purged, MariaDB's GTID position at the start of the
     oldest file; empty without GTIDs. `last_gtids` are, on MariaDB, the last of each domain and writer. `oldest_at` is when the oldest event was written, `now` the server's clock.
+    `file_now` is the identity that the file of the job's stored offset has now; empty where there is no such offset or file.
     """
 
     server: str
@@ -58,6 +62,7 @@ class SourceLog:
     purged_gtids: str = ""
     oldest_at: datetime | None = None
     last_gtids: tuple[str, ...] = ()
+    file_now: str = ""
 
     @property
     def oldest(self) -> CdcOffset:
@@ -307,9 +312,14 @@ def _position_fault(offset: CdcOffset, log: SourceLog) -> _Fault | None:
 
 
 def _reset_fault(offset: CdcOffset, log: SourceLog) -> _Fault | None:
-    """A log that was reset may have grown past the stored position again; its GTIDs cannot have come back."""
+    """A log that was reset may have grown past the stored position again, and past its GTIDs; the identity of its file differs."""
     fault = _gtid_fault(offset.gtids, log) if offset.gtids and log.newest.gtids else None
-    return fault if fault is not None and fault.kind is not _FaultKind.PURGED else None
+    if fault is not None and fault.kind is not _FaultKind.PURGED:
+        return fault
+    if not offset.log or not log.file_now:
+        return None
+    differs = what_differs(LogIdentity.parse(offset.log), LogIdentity.parse(log.file_now))
+    return _Fault(_FaultKind.AHEAD, "is of another log than the server has now", differs) if differs else None
 
 
 def _gtid_fault(text: str, log: SourceLog) -> _Fault | None:
@@ -342,17 +352,16 @@ def _refuse(path: str, value: str, fault: _Fault | None) -> None:
 
 def _cannot_go_on(fault: _Fault, offset: CdcOffset) -> BackfillError:
     message = f"the job's saved position {offset} {fault.text}"
-    again = "Ask for `vnode-backfill resnapshot --all` and run the job again: it reads the whole table anew"
     match fault.kind:
         case _FaultKind.PURGED:
             return BinlogPurgedError(
-                message, detail=fault.detail, hint=f"{again}, and raise binlog_expire_logs_seconds."
+                message, detail=fault.detail, hint=f"{READ_AGAIN} Raise binlog_expire_logs_seconds."
             )
         case _FaultKind.AHEAD:
             detail = f"{fault.detail} The log was reset, or the server lost transactions."
-            return SourceError(message, detail=detail, hint=f"{again}.")
+            return SourceError(message, detail=detail, hint=READ_AGAIN)
         case _FaultKind.FOREIGN:
-            hint = f"Point mysql.host at the server the job has read. If that one is gone for good: {again}."
+            hint = f"Point mysql.host at the server the job has read. If that one is gone for good: {READ_AGAIN}"
             return SourceError(message, detail=fault.detail, hint=hint)
         case _:
             assert_never(fault.kind)
@@ -362,7 +371,7 @@ def _gap_warnings(handoff: Handoff | None, log: SourceLog) -> tuple[str, ...]:
     """`latest` after a backfill leaves out what was written in between: say how much that is."""
     if handoff is None or handoff.offset.in_era(0) == log.newest:
         return ()
-    if handoff.offset.server == log.server and _position_fault(handoff.offset.in_era(0), log) is None:
+    if handoff.offset.server == log.server and _fault(handoff.offset, log) is None:
         size = f"{_bytes_between(handoff.offset.in_era(0), log)} bytes of log"
     else:
         size = "an unknown amount of log, which this server no longer holds"

@@ -11,10 +11,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from pymysql.connections import Connection
 
 from consume_upstream.mysql.connection import source_errors
+from consume_upstream.mysql.file_identity import take_identity
 from consume_upstream.mysql.load import HeldLog, read_held_log
 from consume_upstream.mysql.positions import LogQuestions
 from consume_upstream.mysql.server import MySqlSession, MySqlTable
@@ -51,8 +53,14 @@ class DriverSource:
         with self.connection() as connection:
             yield MySqlSession(self.table, connection)
 
-    def written_offset(self) -> CdcOffset:
-        return self._questions().written_offset()
+    def written_offset(self, last: CdcOffset) -> CdcOffset:
+        """The end of the log, with the identity of its file: that of `last` while the file is the same, whose reader compares it."""
+        written = self._questions().written_offset()
+        if last.log and written.number == last.number:
+            return replace(written, log=last.log)
+        with self.connection() as connection:
+            identity = take_identity(lambda: connection, self.table.identity.flavour, written)
+        return replace(written, log=str(identity))
 
     def visible_offset(self) -> Visibility:
         return self._questions().visible_offset()

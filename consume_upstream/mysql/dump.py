@@ -22,6 +22,7 @@ from pymysql.connections import Connection
 from pymysql.err import Error as DriverError
 from pymysql.err import raise_mysql_exception
 
+from consume_upstream.continuity import READ_AGAIN
 from consume_upstream.mysql import log_split as split
 from consume_upstream.mysql.connection import source_errors
 from consume_upstream.mysql.events import LogPosition
@@ -185,7 +186,7 @@ class DumpStream:
         raise BinlogPurgedError(
             f"binlog position {self._start.file}:{self._start.pos} is not available upstream",
             detail=said,
-            hint="Ask for `vnode-backfill resnapshot --all` and run the job again; keep binlog files longer.",
+            hint=f"{READ_AGAIN} Keep binlog files longer.",
         )
 
 

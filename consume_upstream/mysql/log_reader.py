@@ -17,7 +17,9 @@ from typing import NoReturn
 import numpy as np
 import pyarrow as pa
 
+from consume_upstream.continuity import check_same_file
 from consume_upstream.log import LogBatch
+from consume_upstream.log_identity import LogIdentity
 from consume_upstream.mysql import log_route as route
 from consume_upstream.mysql.decoder import RowDecoder, ZeroDates
 from consume_upstream.mysql.dump import ConnectionFactory, DumpStream, EventBlock
@@ -65,9 +67,11 @@ def read_log(  # noqa: PLR0913 - the options are keyword-only
     batch_bytes: int = 64 << 20,
     zero_dates: ZeroDates = "error",
     skip_gtids: Callable[[str], bool] | None = None,
+    log: str = "",
 ) -> Iterator[LogBatch]:
     """Yield the changes in `(start, stop]`. The connection is opened at the first batch and closed at the end.
 
+    `log` is the identity of the file of `start`, if it is known: another file of that name raises before its first event is read.
     Demands that `server_id` is used by no other dump of this server at the time. Memory is bounded by `batch_bytes` and the longest
     event; a transaction of any size is cut into batches. Transactions for which `skip_gtids` is true yield no rows.
     """
@@ -75,15 +79,16 @@ def read_log(  # noqa: PLR0913 - the options are keyword-only
         raise OffsetError(f"the log cannot be read from {start.file}:{start.pos} back to {stop.file}:{stop.pos}")
     if start.order == stop.order:
         return
-    log = LogSlice(definition, flavour, start, stop, zero_dates=zero_dates, skip_gtids=skip_gtids)
-    log.limits = (batch_rows, batch_bytes)
+    part = LogSlice(definition, flavour, start, stop, zero_dates=zero_dates, skip_gtids=skip_gtids)
+    part.limits = (batch_rows, batch_bytes)
+    part.known = LogIdentity.parse(log) if log else None
     stream = DumpStream(connect, server_id, flavour, start)
     try:
         for block in stream.blocks():
-            yield from log.take(block)
-            if log.finished:
+            yield from part.take(block)
+            if part.finished:
                 return
-        log.raise_unfinished()
+        part.raise_unfinished()
     finally:
         stream.close()
 
@@ -103,6 +108,8 @@ class LogSlice:
     ) -> None:
         self.limits = (65_536, 64 << 20)
         self.finished = False
+        self.known: LogIdentity | None = None
+        """The identity of the first file, until it was compared."""
         self._definition = definition
         self._flavour = flavour
         self._stop = stop
@@ -167,9 +174,17 @@ class LogSlice:
             return
         self._trailer = 4 if read_format_description(event).checksums else 0
         self._described = True
+        if self.known is not None:
+            self._compare(self.known, LogIdentity.of_description(event))
         if self._state[route.POSITION] == _FILE_START:
             self._state[route.POSITION] += len(event)
             self._reach_stop()
+
+    def _compare(self, known: LogIdentity, found: LogIdentity) -> None:
+        """Files that begin alike count as the same here: the first events of a file are not in every dump."""
+        if not known.begins_as(found):
+            check_same_file(f"{self.position.file}:{self.position.pos}", known, found)
+        self.known = None
 
     def _next_file(self, position: LogPosition) -> Iterator[LogBatch]:
         """Begin another file. The server names the file at its end, and again when it sends from it."""

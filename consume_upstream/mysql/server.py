@@ -11,11 +11,14 @@ from itertools import pairwise
 import pyarrow as pa
 from pymysql.connections import Connection
 
+from consume_upstream.continuity import check_same_file
+from consume_upstream.log_identity import LogIdentity
 from consume_upstream.mysql import collation, sql
 from consume_upstream.mysql.connection import SourceAddress, connect
 from consume_upstream.mysql.definition import read_definition
 from consume_upstream.mysql.events import LogPosition
 from consume_upstream.mysql.facts import ServerFacts, TableProfile, read_server_facts, read_table_profile
+from consume_upstream.mysql.file_identity import identity_now, take_identity
 from consume_upstream.mysql.log_reader import LogBatch, read_log
 from consume_upstream.mysql.positions import Lend, LogQuestions
 from consume_upstream.mysql.resultset import ZeroDates
@@ -113,8 +116,14 @@ class MySqlTable:
         return self.log_questions().first_offset()
 
     def log_stretches(self, after: CdcOffset, upto: CdcOffset) -> list[tuple[CdcOffset, CdcOffset]]:
-        """`(after, upto]` cut where a file of the log begins, which is where a transaction begins."""
-        starts = [replace(upto, number=number, pos=_FILE_START, gtids="") for number in _between(after, upto)]
+        """`(after, upto]` cut where a file of the log begins, which is where a transaction begins.
+
+        The identities of the first and the last file are known, those of the files between are not.
+        """
+        starts = [
+            replace(upto, number=number, pos=_FILE_START, gtids="", log=upto.log if number == upto.number else "")
+            for number in _between(after, upto)
+        ]
         ends = [after, *starts, upto]
         return [(low, high) for low, high in pairwise(ends) if low < high]
 
@@ -136,8 +145,21 @@ class MySqlTable:
             start,
             stop,
             zero_dates=self.zero_dates,
+            log=after.log,
         )
         return (batch.shifted(era_shift(self.era)) for batch in batches) if self.era else batches
+
+    def identified(self, offset: CdcOffset) -> CdcOffset:
+        """The offset with the identity of its file, taken from the server's log if it has none yet."""
+        if offset.log:
+            return offset
+        return replace(offset, log=str(take_identity(self.connect, self.identity.flavour, offset)))
+
+    def check_log(self, offset: CdcOffset) -> None:
+        """Raise unless the file of an offset that has an identity still is the same."""
+        if offset.log:
+            found = identity_now(self.connect, self.identity.flavour, offset)
+            check_same_file(str(offset), LogIdentity.parse(offset.log), found)
 
     def log_questions(self, connect: Lend | None = None) -> LogQuestions:
         """Asked over connections of their own, or over those that `connect` lends."""

@@ -25,6 +25,7 @@ from consume_upstream.log import Transaction
 from consume_upstream.mysql.before_rows import behind_first_statements
 from consume_upstream.mysql.dump import DumpStream
 from consume_upstream.mysql.events import EventKind, LogPosition
+from consume_upstream.mysql.file_identity import identity_now
 from consume_upstream.mysql.first_missing import first_missing_transaction
 from consume_upstream.mysql.log_reader import read_log
 from consume_upstream.mysql.server import MySqlTable
@@ -44,8 +45,11 @@ __all__ = [
 ]
 
 
-def read_source_log(table: MySqlTable, *, with_time: bool = False) -> SourceLog:
-    """What the log holds now, as a log of its own; when its oldest file was begun only `with_time`: that takes a dump."""
+def read_source_log(table: MySqlTable, *, with_time: bool = False, stored: CdcOffset | None = None) -> SourceLog:
+    """What the log holds now, as a log of its own; when its oldest file was begun only `with_time`: that takes a dump.
+
+    `stored` is an offset that a job may go on from; the identity of its file is then read too.
+    """
     newest = table.written_offset().in_era(0)
     with table.connect() as connection:
         now = ask(connection, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now")[0]["now"]
@@ -59,6 +63,7 @@ def read_source_log(table: MySqlTable, *, with_time: bool = False) -> SourceLog:
         purged_gtids=_purged(table, files),
         oldest_at=file_began_at(table, files[0].name) if with_time and files else None,
         last_gtids=_last_gtids(table),
+        file_now=_file_now(table, files, stored) if stored is not None else "",
     )
 
 
@@ -135,6 +140,12 @@ def _purged(table: MySqlTable, files: Sequence[LogFile]) -> str:
     with table.connect() as connection:
         gtids = ask(connection, "SELECT @@global.gtid_purged AS gtids")[0]["gtids"]
     return str(gtids or "").replace("\n", "")
+
+
+def _file_now(table: MySqlTable, files: Sequence[LogFile], stored: CdcOffset) -> str:
+    """The identity of the file that has the name of the stored offset's file now, where both are known."""
+    ours = stored.server == table.identity.server and any(file.name == stored.file for file in files)
+    return str(identity_now(table.connect, table.identity.flavour, stored)) if ours and stored.log else ""
 
 
 def _last_gtids(table: MySqlTable) -> tuple[str, ...]:
@@ -237,7 +248,7 @@ def _surroundings(table: MySqlTable, offset: CdcOffset, log: SourceLog) -> str:
 
 
 def _offset(log: SourceLog, point: tuple[int, int]) -> CdcOffset:
-    return replace(log.newest, number=point[0], pos=point[1], gtids="")
+    return replace(log.newest, number=point[0], pos=point[1], gtids="", log="")
 
 
 def _transactions(table: MySqlTable, start: LogPosition, stop: LogPosition) -> Iterator[Sequence[Transaction]]:

@@ -273,3 +273,42 @@ def test_a_mariadb_that_only_counts_as_far_is_no_replica() -> None:
 def test_a_job_in_a_later_era_goes_on_by_position_on_its_server() -> None:
     saved = SavedProgress(offset("bin.000009", 700, gtids="0-1-80").in_era(2), StartupMode.INITIAL)
     assert plan_start(mode(StartupMode.INITIAL), MARIADB, saved=saved).from_ == Saved(saved.offset)
+
+
+LOG, OTHER_LOG = "1794886447-28130-16-0f3a2b1c", "1794886599-28130-16-5c11a0de"
+CDC = mode(StartupMode.INITIAL)
+SAME_GTIDS = pytest.mark.parametrize(
+    ("log", "gtids"), [(MYSQL, f"{UUID}:1-60"), (MARIADB, "0-1-60"), (PLAIN, "")], ids=["mysql", "mariadb", "plain"]
+)
+
+
+@SAME_GTIDS
+def test_a_log_that_was_reset_and_has_grown_past_everything_stored_is_refused_by_its_identity(
+    log: SourceLog, gtids: str
+) -> None:
+    saved = replace(offset("bin.000009", 100, gtids=gtids), log=LOG)
+    with pytest.raises(SourceError, match=r"bin\.000009:100 is of another log than the server has now") as refused:
+        plan_start(CDC, replace(log, file_now=OTHER_LOG), saved=SavedProgress(saved, StartupMode.INITIAL))
+    assert "2026-11-17 03:36:39 UTC" in refused.value.detail
+    assert "The log was reset" in refused.value.detail
+    assert "resnapshot --all" in refused.value.hint
+
+
+@SAME_GTIDS
+def test_a_log_of_the_stored_identity_goes_on_and_so_does_a_job_that_stored_none(log: SourceLog, gtids: str) -> None:
+    for stored, now in ((LOG, LOG), ("", OTHER_LOG), (LOG, "")):
+        saved = replace(offset("bin.000009", 100, gtids=gtids), log=stored)
+        plan = plan_start(CDC, replace(log, file_now=now), saved=SavedProgress(saved, StartupMode.INITIAL))
+        assert plan.from_ == Saved(saved)
+
+
+def test_another_server_is_followed_by_gtid_whatever_the_identity_of_the_old_log_was() -> None:
+    saved = replace(offset("bin.000009", 100, server=STRANGER, gtids=f"{UUID}:1-60"), log=LOG)
+    plan = plan_start(CDC, MYSQL, saved=SavedProgress(saved, StartupMode.INITIAL))
+    assert plan.from_ == Saved(saved, by_gtids=True)
+
+
+def test_a_handoff_of_a_log_that_was_reset_is_refused() -> None:
+    handoff = Handoff("copy", replace(offset("bin.000009", 100, gtids=f"{UUID}:1-60"), log=LOG))
+    with pytest.raises(ConfigError, match="is of another log than the server has now"):
+        plan_start(specific(from_job="copy"), replace(MYSQL, file_now=OTHER_LOG), handoff=handoff)
