@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from consume_upstream.gtid import GtidSet
 from consume_upstream.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt, VisibleGtids
 from progress.state import (
+    MOST_ROWS_PER_SECOND,
     Acknowledgement,
     BackfillState,
     Controls,
@@ -47,6 +48,7 @@ def beginning(plan: SplitPlan, workers: int = 1, pos: int = 100) -> BackfillStat
 
 texts = st.text(max_size=20)
 counts = st.integers(min_value=0, max_value=2**53)
+rates = st.integers(min_value=0, max_value=MOST_ROWS_PER_SECOND)
 small = st.integers(min_value=0, max_value=9)
 epochs = small.map(Epoch)
 gtid_sets = st.lists(st.integers(min_value=1, max_value=30), max_size=8).map(
@@ -114,7 +116,7 @@ def states(draw: st.DrawFn) -> BackfillState:
         changed=draw(st.none() | offsets),
         plan_generation=draw(small),
         assignment_generation=draw(small),
-        controls=draw(st.builds(Controls, st.booleans(), st.none() | counts)),
+        controls=draw(st.builds(Controls, st.booleans(), st.none() | rates)),
         acknowledged=tuple(draw(st.lists(st.builds(Acknowledgement, counts, epochs, texts), max_size=3))),
         failure=draw(st.none() | st.builds(Failure, epochs, texts, texts, texts)),
         stopped=draw(st.booleans()),
