@@ -376,7 +376,8 @@ def _request(state: Coordinator, request: Request) -> Decision:
 
 
 def _failed(state: Coordinator, error: BackfillError) -> Decision:
-    if state.stage is Stage.RETRYING:
+    if state.stage is Stage.RETRYING and error.retryable:
+        # It is about to be tried again. What trying again cannot help counts all the same: a lost lease, a lost JVM.
         return state, ()
     if state.stage is Stage.FAILING:
         # Not even the reason can be stored (a lost lease, a full disk): stop all the same.
@@ -387,7 +388,7 @@ def _failed(state: Coordinator, error: BackfillError) -> Decision:
         return state, (RestartEpoch(attempt, error),)
     failure = Failure(state.saved.epoch, error.message, error.detail, error.hint)
     failed = replace(state.saved, revision=state.saved.revision + 1, failure=failure)
-    if state.stage is Stage.COMMITTING:
+    if Stage.COMMITTING in (state.stage, state.retrying):
         # The commit in hand may have landed: a failure row of the same revision would pretend it had not.
         return replace(state, stage=Stage.STOPPED, last_error=error), (Stop(failure),)
     state = replace(state, stage=Stage.FAILING, pending=failed, last_error=error, attempt=attempt)

@@ -21,6 +21,8 @@ parses a message.
     ├── SinkError                   the target said no
     │   └── SinkUnavailableError    the target cannot be reached or written just now             retryable
     ├── SparkStartError             Spark could not be started
+    ├── SparkLostError              the JVM has ended; only a new driver has another one
+    ├── StuckError                  something that must end does not; only a new process helps
     └── ActorError                  an actor ended without saying why                            retryable
 """
 
@@ -142,6 +144,14 @@ class SinkUnavailableError(SinkError):
 
 class SparkStartError(BackfillError):
     """Spark could not be started: its master, its memory or another of its settings is wrong, or its Java."""
+
+
+class SparkLostError(BackfillError):
+    """The JVM of this driver's Spark has ended: nothing can be run in it any more."""
+
+
+class StuckError(BackfillError):
+    """Something that must end before the job can continue does not end."""
 
 
 class ActorError(BackfillError):

@@ -25,6 +25,7 @@ from tests.simulation.world import BufferedChange, BufferReceipt, ReadReceipt
 from vnode_backfill import another_log, coordinator, epoch_end, intent, protocol
 from vnode_backfill.change import ChangeOp, Mark
 from vnode_backfill.epoch import Barrier, BarrierKind, Epoch
+from vnode_backfill.errors import BackfillError
 from vnode_backfill.keys import PlannedRange, SplitPlan
 from vnode_backfill.plan import make_plan
 from vnode_backfill.protocol import BufferChanges, CommitReceipts, ReadRanges, Sampled, SampleSource
@@ -79,6 +80,7 @@ _rescaled = intent._rescaled
 _set_back = intent._set_back
 _honoured = coordinator._honoured
 _work = coordinator._work
+_failed = coordinator._failed
 
 
 def _outside_too(state: BackfillState, plan: SplitPlan, visible: VisibleAt) -> MarkView:
@@ -138,6 +140,17 @@ def _state_reset(state: BackfillState, plan: SplitPlan, request: states.Request)
 
 def _without_a_drain(state: coordinator.Coordinator, *, last: bool, drained: bool) -> tuple[states.Request, ...]:
     return _honoured(state, last=last, drained=True)
+
+
+def _passed_over_while_retrying(state: coordinator.Coordinator, error: BackfillError) -> coordinator.Decision:
+    return (state, ()) if state.stage is coordinator.Stage.RETRYING else _failed(state, error)
+
+
+def _over_a_commit_in_hand(state: coordinator.Coordinator, error: BackfillError) -> coordinator.Decision:
+    """Forgets which stage is tried again: its commit may have landed, and the reason gets the same revision."""
+    if state.stage is coordinator.Stage.RETRYING and not error.retryable:
+        state = replace(state, retrying=coordinator.Stage.WORKING)
+    return _failed(state, error)
 
 
 def _open_last_range(vnode_plan: Callable[..., SplitPlan]) -> Callable[..., SplitPlan]:
@@ -343,6 +356,10 @@ SABOTAGES: dict[str, Sabotage] = {
     "a vnode's state reset by a rescale": Sabotage(patches=((intent, "_rescaled", _state_reset),)),
     "a range read twice": Sabotage(driver=_ReadsTwice),
     "an unread range counted as read": Sabotage(driver=_CountsUnread),
+    "a definite failure while retrying is passed over": Sabotage(
+        patches=((coordinator, "_failed", _passed_over_while_retrying),)
+    ),
+    "a reason stored over a commit in hand": Sabotage(patches=((coordinator, "_failed", _over_a_commit_in_hand),)),
     "another log: the epoch given up is done": Sabotage(patches=((another_log, "set_ranges_back", _nothing_set_back),)),
     "another log: complete vnodes do not wait": Sabotage(patches=((another_log, "_waiting", _not_waiting),)),
     "another log: begun too late": Sabotage(simulation=_TakesUpTheEnd),

@@ -21,7 +21,7 @@ from vnode_backfill.another_log import begun_again, moved_to, seen_beyond, tiles
 from vnode_backfill.bitmap import split_evenly
 from vnode_backfill.coordinator import Coordinator, Stage, decide
 from vnode_backfill.epoch import Actor, Barrier, BarrierKind
-from vnode_backfill.errors import BackfillError, SourceLostError
+from vnode_backfill.errors import BackfillError, SourceLostError, SparkLostError
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.protocol import (
     Action,
@@ -59,6 +59,7 @@ class Simulation:
     crashes: int = 0
     commits: int = 0
     changed_logs: int = 0
+    ended: int = 0
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -137,7 +138,9 @@ class Simulation:
         if self.coordinator.saved is not before:
             self.driver.saved, self.driver.plan = self.coordinator.saved, self.coordinator.plan
             self.commits += 1
-            self._check_live_vnodes()
+            if self.coordinator.saved.failure is None:
+                # A reason is stored in the middle of an epoch, whose effects the sink may hold already.
+                self._check_live_vnodes()
             self._check_bitmaps(before)
         for action in actions:
             if isinstance(action, InjectBarrier):
@@ -225,11 +228,22 @@ class Simulation:
         self._recover()
 
     def _fail(self) -> None:
-        if self.coordinator.stage not in (Stage.RETRYING, Stage.STOPPED):
-            self.barriers.notify_failure(Actor.DRIVER, self.coordinator.attempt, SourceLostError("lost"))
-            taken = self.barriers.next_event(0)
-            assert taken is not None
-            self._happen(event_of(taken))
+        """Something passes, or does not: a JVM or a lease that is lost ends the driver in every stage, also while it tries again."""
+        stage = self.coordinator.stage
+        if stage is Stage.STOPPED:
+            return
+        definite = self.random.random() < (0.7 if stage is Stage.RETRYING else 0.2)
+        error = SparkLostError("gone") if definite else SourceLostError("lost")
+        self.barriers.notify_failure(Actor.DRIVER, self.coordinator.attempt, error)
+        taken = self.barriers.next_event(0)
+        assert taken is not None
+        self._happen(event_of(taken))
+        self.ended += definite
+        if definite and self.coordinator.stage not in (Stage.FAILING, Stage.STOPPED):
+            raise WrongError(f"{error!r} in {stage} was passed over")
+        if not definite and stage is not Stage.FAILING and self.random.random() < 0.5:
+            # Trouble comes together: the next failure finds the driver while it tries again.
+            self._fail()
 
     def _ask(self, request: Request) -> None:
         """Requests are durable: one that was not acknowledged is found again after a crash."""

@@ -18,16 +18,18 @@ CHUNKS = 20
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_sink_equals_source_after_any_history(chunk: int) -> None:
-    crashes = commits = changed_logs = 0
+    crashes = commits = changed_logs = ended = 0
     for seed in range(chunk, SEEDS, CHUNKS):
         simulation = Simulation(seed)
         simulation.run()
         crashes += simulation.crashes
         commits += simulation.commits
         changed_logs += simulation.changed_logs
+        ended += simulation.ended
     assert crashes > 0
     assert commits > 0
     assert changed_logs > 0
+    assert ended > 0
 
 
 @pytest.mark.parametrize("rule", SABOTAGES)

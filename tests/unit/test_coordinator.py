@@ -24,7 +24,7 @@ from tests.unit.coordinated_job import (
 from tests.unit.state_examples import at, plan_with
 from vnode_backfill.coordinator import Coordinator, Stage
 from vnode_backfill.epoch import Actor, Barrier, BarrierKind, Epoch
-from vnode_backfill.errors import FencedError, LawBrokenError
+from vnode_backfill.errors import BackfillError, FencedError, LawBrokenError, SparkLostError
 from vnode_backfill.intent import Sample
 from vnode_backfill.protocol import (
     Action,
@@ -225,6 +225,29 @@ def test_failures_while_a_retry_is_prepared_do_not_add_up() -> None:
     job.happen(ActorFailed(LOST))
     assert job.happen(ActorFailed(LOST, attempt=1)) == []
     assert job.coordinator.attempt == 1
+
+
+@pytest.mark.parametrize("error", [FencedError("overtaken"), SparkLostError("gone")])
+def test_definite_failure_while_a_retry_is_prepared_stops_the_job(error: BackfillError) -> None:
+    job = held_in_epoch_one(ReadRanges, RestartEpoch)
+    intent = job.state.intent
+    job.happen(ActorFailed(LOST))
+    orders = job.happen(ActorFailed(error, attempt=1))
+    assert kinds(orders) == ["CommitEpoch", "Stop"]
+    assert job.state.failure is not None
+    assert job.state.failure.message == error.message
+    assert job.state.intent == intent, "the next driver repeats it"
+    assert job.happen(EpochRestarted()) == [], "what was to be tried again is not"
+
+
+def test_definite_failure_while_a_commit_is_tried_again_stores_no_reason_of_the_same_revision() -> None:
+    job = held_in_epoch_one(CommitEpoch)
+    job.hold = (CommitEpoch, RestartEpoch)
+    job.happen(ActorFailed(LOST))
+    assert job.stage is Stage.RETRYING
+    orders = job.happen(ActorFailed(SparkLostError("gone"), attempt=1))
+    assert kinds(orders) == ["Stop"]
+    assert only(orders, Stop).failure is not None
 
 
 def test_attempts_are_counted_anew_after_a_commit() -> None:
