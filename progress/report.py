@@ -147,6 +147,8 @@ class Observed:
     lag_bytes: int | None = None
     buffer_bytes: int | None = None
     throttled_by: str = ""
+    stalled: str = ""
+    """Since when nothing moves, where that is too long; empty while something does."""
     driver: str = ""
     retry: Retry | None = None
     asked: tuple[AskedRequest, ...] = ()

@@ -6,7 +6,7 @@
     /progress.json      the documented report with all vnodes, the same as `status --json --per-vnode`
     /history.json       {version, recent, whole}: samples {at, percent, rows, rows_per_second, lag_seconds, lag_bytes,
                         buffer_bytes}, of the last quarter of an hour and of the whole run
-    /healthz            200 while the last report is fresh and the job has not failed, else 503; the reason as text
+    /healthz            200 while the last report is fresh, something moves and the job has not failed, else 503; the reason as text
     /metrics            Prometheus
 
 Nothing here changes anything, and nothing here is secret: a report holds no password and no option of the configuration.
@@ -170,6 +170,8 @@ class Answers:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"failed: {reason}")
         if age > FRESH_SECONDS:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"stale: the driver has not reported for {age:.0f} s")
+        if report.observed.stalled:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"stalled: {report.observed.stalled}")
         return _text(HTTPStatus.OK, f"ok: {report.phase}, {report.percent:.2f} %")
 
     def _newest(self) -> Report | None:

@@ -3,6 +3,9 @@
 What must be true: an order has exactly one outcome, a report or a failure; nothing of an abandoned attempt still runs when the next
 one begins; every effect is keyed by its epoch, so that carrying an order out again changes nothing. `seam` is called before and
 after every order: crash tests kill the process there.
+
+Spark is used for ranges and for what is large; small epochs need none, nor does a stop. A driver that was asked to stop and has lost
+its JVM leaves the ranges of its epoch unread and reads the log itself, so that it ends at a consistent offset.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -35,8 +39,9 @@ from progress.store import StateStore
 from progress.task_progress import EpochProgress, ReadBefore
 from vnode_backfill.config import Config
 from vnode_backfill.epoch import Actor, Barrier, BarrierKind
-from vnode_backfill.errors import LawBrokenError
+from vnode_backfill.errors import BackfillError, LawBrokenError, SparkLostError, StuckError
 from vnode_backfill.intent import Sample
+from vnode_backfill.jvm import JvmWatch
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.merge import MergeRoute, merge_epoch
 from vnode_backfill.planning import extended_plan
@@ -66,15 +71,25 @@ from vnode_backfill.protocol import (
 )
 from vnode_backfill.sinks import ReadReceipt, Sink
 from vnode_backfill.snapshot import Lane, read_ranges
+from vnode_backfill.tasks import JobGroup, in_group
 from vnode_backfill.throttle import SourceThrottle
 
 log = logging.getLogger(__name__)
 
 Moment = Literal["before", "after"]
 Seam = Callable[[Moment, Action], None]
+Result = TypeVar("Result")
 _FIRST_ROWS_PER_SECOND = 200_000
 """Assumed of a worker until it was measured; a lane stops when its time is over, so too much is harmless."""
 _MOST_ROWS_PER_SECOND = 5_000_000
+_STOP_COMES_SECONDS = 2.0
+"""A supervisor signals the processes of a driver one after the other: the JVM may end before the driver hears of the stop."""
+_WORKERS_END_SECONDS = 3.0
+"""How long the workers of a JVM that has ended may still write; their daemon ends them when its pipe breaks."""
+_CANCEL_SECONDS = 10.0
+_END_SECONDS = 600.0
+"""How long a failed attempt may take to end. Everything that it waits for has a time-out of its own, which is shorter."""
+_CLOSE_SECONDS = 60.0
 
 
 def no_seam(moment: Moment, action: Action) -> None:
@@ -96,6 +111,7 @@ class Services:
     store: StateStore
     throttle: SourceThrottle | None = None
     metrics: CdcBackfillMetrics = field(default_factory=CdcBackfillMetrics)
+    jvm: JvmWatch | None = None
 
 
 @dataclass
@@ -108,6 +124,8 @@ class Seen:
     held_log: HeldLog | None = None
     throttled_by: str = ""
     asked: tuple[AskedRequest, ...] = ()
+    moved_at: float = field(default_factory=time.monotonic)
+    """When an order was last carried out, or an actor said that it is further."""
 
     def lag_bytes(self, captured: CdcOffset) -> int | None:
         """How much of the log is written and not captured: by the last sample, or by the files held, whichever is newer."""
@@ -164,6 +182,8 @@ class Performer:
         self.seen = Seen()
         self.source = DriverSource(services.table)
         self.task_slots = services.spark.sparkContext.defaultParallelism
+        self.stopping = threading.Event()
+        """Set when the job was asked to stop."""
         self._receipts: tuple[ReadReceipt, ...] = ()
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="action")
         self._running: set[Future[None]] = set()
@@ -205,8 +225,10 @@ class Performer:
         self._awake.set()
 
     def close(self) -> None:
+        """End what is not begun, and wait a while for the rest: what does not end by itself ends with the process."""
         self._awake.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        wait(tuple(self._running), timeout=_CLOSE_SECONDS)
         self._progress.close()
         self.source.close()
 
@@ -221,6 +243,7 @@ class Performer:
                 seam("before", action)
                 work()
                 seam("after", action)
+                self.seen.moved_at = time.monotonic()
                 if actor is not Actor.DRIVER:
                     self.services.metrics.observe_epoch(actor, time.monotonic() - began)
             except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
@@ -247,11 +270,20 @@ class Performer:
             case TrimBuffer(upto=upto):
                 self.services.buffer.trim(upto)
 
-    def _group(self, actor: Actor, barrier: Barrier) -> None:
+    def _group(self, actor: Actor, barrier: Barrier) -> AbstractContextManager[None]:
         """Spark jobs of this thread run in the actor's pool and can be cancelled together."""
-        spark = self.services.spark.sparkContext
-        spark.setLocalProperty("spark.scheduler.pool", str(actor))
-        spark.setJobGroup(_GROUP, f"{actor} of epoch {barrier.epoch}", interruptOnCancel=True)
+        return in_group(JobGroup(_GROUP, str(actor), f"{actor} of epoch {barrier.epoch}"))
+
+    def _with_spark(self, work: Callable[[], Result], without: Callable[[], Result]) -> Result:
+        """What `work` does in Spark; a stop is carried out `without` it where its JVM has ended."""
+        try:
+            return work()
+        except SparkLostError as error:
+            if not self.stopping.wait(_STOP_COMES_SECONDS):
+                raise
+            log.warning("stopping without spark error=%s", error.detail)
+            time.sleep(_WORKERS_END_SECONDS)
+            return without()
 
     def _read(self, action: ReadRanges) -> None:
         barrier = action.barrier
@@ -259,12 +291,13 @@ class Performer:
         landed = [receipt for receipts in (appended, replaced) for receipt in receipts or ()]
         lanes = self._lanes(action, skip_append=appended is not None, skip_replace=replaced is not None)
         began = time.monotonic()
-        self._group(Actor.SNAPSHOT, barrier)
         landed_rows = sum(receipt.rows for receipt in landed)
         self._progress.reading(
             ReadBefore(self.state.ranges + len(landed), len(self.plan.ranges), self.state.rows + landed_rows)
         )
-        read = read_ranges(self.services.spark.sparkContext, lanes)
+        with self._group(Actor.SNAPSHOT, barrier):
+            nothing: list[ReadReceipt] = []
+            read = self._with_spark(lambda: read_ranges(self.services.spark.sparkContext, lanes), lambda: nothing)
         if not action.rows_per_second:
             working = [lane for lane in lanes if lane.ranges]
             everything = len(read) == sum(len(lane.ranges) for lane in working)
@@ -310,21 +343,25 @@ class Performer:
 
     def _buffer(self, action: BufferChanges) -> None:
         barrier = action.barrier
-        self._group(Actor.UPSTREAM, barrier)
         plan = self.plan.at(action.intent.plan_generation)
         progress = partial(self._progress.of_task, Actor.UPSTREAM, barrier)
-        note = self._upstream.consume(self.services.spark.sparkContext, self.state, plan, action.intent, progress)
+        consume, spark = self._upstream.consume, self.services.spark.sparkContext
+        with self._group(Actor.UPSTREAM, barrier):
+            note = self._with_spark(
+                lambda: consume(spark, self.state, plan, action.intent, progress),
+                lambda: consume(None, self.state, plan, action.intent, progress),
+            )
         event = ChangesBuffered(barrier.epoch, note.visible, note.missing, note.kept, barrier.attempt, note.newest)
         self.barriers.collect(Actor.UPSTREAM, barrier, event)
 
     def _merge(self, action: MergeEpoch) -> None:
         barrier = action.barrier
         assert self.state.intent is not None
-        self._group(Actor.MERGE, barrier)
         plan = self.plan.at(self.state.intent.plan_generation)
         services, progress = self.services, partial(self._progress.of_task, Actor.MERGE, barrier)
         route = MergeRoute(services.table, services.buffer, services.sink, self.source.session)
-        changes = merge_epoch(services.spark, route, self.state, plan, action, progress)
+        with self._group(Actor.MERGE, barrier):
+            changes = merge_epoch(services.spark, route, self.state, plan, action, progress)
         self.barriers.collect(Actor.MERGE, barrier, EpochMerged(barrier.epoch, changes, barrier.attempt))
 
     def _sample(self, action: SampleSource) -> None:
@@ -356,12 +393,34 @@ class Performer:
         )
 
     def _restart(self, attempt: int) -> None:
-        """End everything of the failed attempt, wait, and report."""
-        self.services.spark.sparkContext.cancelJobGroup(_GROUP)
-        wait(tuple(self._running))
-        self._awake.clear()
-        self._awake.wait(self.services.config.limits.pause(attempt))
-        self.barriers.tell(EpochRestarted())
+        """End everything of the failed attempt, wait, and report that; or report why it does not end, which ends the job."""
+        try:
+            self._end_attempt()
+            self._awake.clear()
+            self._awake.wait(self.services.config.limits.pause(attempt))
+            self.barriers.tell(EpochRestarted())
+        except BackfillError as error:
+            self.barriers.notify_failure(Actor.DRIVER, attempt, error)
+        except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
+            self.barriers.notify_failure(Actor.DRIVER, attempt, StuckError(f"the epoch was not begun again: {error!r}"))
+
+    def _end_attempt(self) -> None:
+        """Cancelling is a courtesy: a JVM that is gone has no jobs, and one that does not answer is not waited for."""
+        cancelling = threading.Thread(target=self._cancel, daemon=True)
+        cancelling.start()
+        cancelling.join(_CANCEL_SECONDS)
+        seconds = max(_END_SECONDS, 2 * self.services.config.mysql.read_timeout.total_seconds())
+        left = wait(tuple(self._running), timeout=seconds).not_done
+        if left:
+            raise StuckError(
+                f"{len(left)} orders of a failed attempt have not ended after {seconds:.0f} s",
+                detail="Beside them the next attempt could write twice.",
+                hint="Run it again: it continues where it was.",
+            )
+
+    def _cancel(self) -> None:
+        with suppress(Exception):
+            self.services.spark.sparkContext.cancelJobGroup(_GROUP)
 
 
 _GROUP = "vnode-backfill"

@@ -1,7 +1,7 @@
 """The commands, their flags and their exit codes.
 
 0: done. 1: failed, the reason is on stderr and in the state. 2: wrong configuration, or refused before anything was written.
-Ctrl-C and SIGTERM end `run` at a SyncCheckpoint with 0. `plan`, `status`, `compact` and the requests start no JVM.
+Ctrl-C and SIGTERM end `run` at a SyncCheckpoint with 0, also where the JVM and the workers get the signal, too. `plan`, `status`, `compact` and the requests start no JVM.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ def _end_code(arguments: argparse.Namespace) -> int:
         level=logging.INFO if arguments.verbose else logging.ERROR, format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )  # fmt: skip
+    if not arguments.verbose:
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(_without_gateway)
     try:
         return _dispatch(arguments)
     except BackfillError as error:
@@ -64,6 +67,11 @@ def _end_code(arguments: argparse.Namespace) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+
+
+def _without_gateway(record: logging.LogRecord) -> bool:
+    """Py4J logs the traceback of every broken connection; whoever asked reports the reason."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 def _dispatch(arguments: argparse.Namespace) -> int:

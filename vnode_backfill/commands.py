@@ -98,13 +98,9 @@ def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool =
     target = Storage.of(delta.path, reveal(config.storage.options))
     with session_starting(config, master, quiet=not verbose) as session:
         table = table_of(config, loaded.state)
-        spark = _started(session)
-        try:
-            result = verify_table(
-                spark, table, plan, target, workers=config.workers, job=lambda: _progress(config)
-            )  # fmt: skip
-        finally:
-            spark.stop()
+        result = verify_table(
+            _started(session), table, plan, target, workers=config.workers, job=lambda: _progress(config)
+        )  # fmt: skip
     print(to_json(result) if as_json else render(result))
     return 0 if result.equal else 1
 
@@ -181,9 +177,9 @@ def run(
             _ask_for_workers(opened, asked_workers)
             try:
                 say_once(config, opened)
-                spark = awaited_session(session, config, opened.store)
+                awaited_session(session, config, opened.store)
                 watched = partial(Watch, config, opened, face, faces=faces)
-                failure = _run_opened(config, spark, opened, Until(until), watched)
+                failure = _run_opened(config, session, opened, Until(until), watched)
             finally:
                 opened.store.release()
     if failure is not None:
@@ -238,7 +234,7 @@ def awaited_session(session: StartingSession, config: Config, store: StateStore)
 
 
 def _run_opened(
-    config: Config, spark: SparkSession, opened: Opened, until: Until, open_watch: Callable[[], Watch]
+    config: Config, session: StartingSession, opened: Opened, until: Until, open_watch: Callable[[], Watch]
 ) -> Failure | None:
     """Run a job that is this driver's, to its end; the failure is what stopped it, if anything did."""
     from vnode_backfill import opening, single_job
@@ -247,19 +243,17 @@ def _run_opened(
     from vnode_backfill.targets import last_words, open_sink
     from vnode_backfill.throttle import SourceThrottle
 
-    try:
-        watch = open_watch()
-        services = Services(
-            config, spark, opened.table, open_sink(config, opened.record, opened.store, opened.table),
-            opening.change_buffer(config, opened.record, opened.store), opened.store,
-            SourceThrottle(config.limits.throttle, opened.table), watch.metrics,
-        )  # fmt: skip
-        end = Until.LIVE if opened.start.bounded else until
-        _, failure = single_job.job_of(services, opened, watch).run(end)
-        _say(*last_words(services.sink))
-        return failure
-    finally:
-        spark.stop()
+    watch = open_watch()
+    services = Services(
+        config, session.result(), opened.table, open_sink(config, opened.record, opened.store, opened.table),
+        opening.change_buffer(config, opened.record, opened.store), opened.store,
+        SourceThrottle(config.limits.throttle, opened.table), watch.metrics, session.watch,
+    )  # fmt: skip
+    job = single_job.job_of(services, opened, watch)
+    session.watch.excused = lambda: job.is_stopping
+    _, failure = job.run(Until.LIVE if opened.start.bounded else until)
+    _say(*last_words(services.sink))
+    return failure
 
 
 def handoff(config: Config, *, follow: Path | None) -> int:

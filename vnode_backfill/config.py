@@ -253,6 +253,7 @@ class StorageConfig(Section):
 class UiConfig(Section):
     host: Host = "127.0.0.1"
     port: Annotated[int, Strict(), between(0, 65535)] = 8321
+    stalled_after: Duration = timedelta(minutes=10)
 
 
 def _workers_of(data: Mapping[str, object]) -> int:

@@ -18,7 +18,14 @@ from enum import StrEnum
 from types import FrameType
 from typing import Protocol
 
-from progress.barriers import ActorFailure, BarrierCollected, LocalBarrierEvent, LocalBarrierManager
+from progress.barriers import (
+    ActorFailure,
+    BarrierCollected,
+    CdcTableBackfillProgress,
+    CreateMviewProgress,
+    LocalBarrierEvent,
+    LocalBarrierManager,
+)
 from progress.state import OWN_REQUEST, BackfillState, Failure, Request, RequestKind
 from vnode_backfill.actions import Performer, Services
 from vnode_backfill.coordinator import Coordinator, Stage, decide
@@ -109,6 +116,7 @@ class BackfillJob:
         """Stop at a SyncCheckpoint; asking again changes nothing."""
         if not self._stop_asked:
             self._stop_asked = True
+            self._performer.stopping.set()
             self._barriers.tell(RequestArrived(Request(OWN_REQUEST, RequestKind.STOP)))
             self._performer.wake()
 
@@ -116,6 +124,11 @@ class BackfillJob:
         """What was asked for counts for the epoch that is repeated now: it may be what lets it end this time."""
         while (event := self._barriers.next_event(timeout=0)) is not None:
             self._take(event)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the job was asked to stop, by whomever."""
+        return self._performer.stopping.is_set()
 
     def _take(self, event: LocalBarrierEvent[Event]) -> None:
         """Count what metrics and faces want to know of it, and let it happen."""
@@ -128,6 +141,8 @@ class BackfillJob:
             case ActorFailure(error=error, attempt=attempt):
                 log.warning("actor failed actor=%s attempt=%d error=%s", event.actor, attempt, error.message)
                 self._services.metrics.observe_retry(event.actor)
+            case CreateMviewProgress() | CdcTableBackfillProgress():
+                self._performer.seen.moved_at = time.monotonic()
             case _:
                 pass
         self._happen(event_of(event))
@@ -176,6 +191,8 @@ class BackfillJob:
             (timedelta(seconds=5), self._measure),
             (_LOOK_AT_LOG, self._measure_source),
         ]
+        if self._services.jvm is not None:
+            works.append((timedelta(seconds=0.5), self._check_spark))
         if self._services.throttle is not None and self._services.throttle.has_checks:
             # Once before anything is read: a source that is busy at the start is not read at all.
             self._check_throttle()
@@ -198,13 +215,21 @@ class BackfillJob:
             try:
                 work()
             except BackfillError as error:
-                # What may pass is tried again at the next turn; a lost lease does not come back.
-                if not error.retryable:
-                    self._barriers.notify_failure(Actor.DRIVER, self._coordinator.attempt, error)
+                # What may pass is tried again at the next turn; a lost lease does not come back, nor does a lost JVM.
+                # A job that fails already only stores its reason, and whether that succeeds is for the commit to say.
+                coordinator = self._coordinator
+                if not error.retryable and coordinator.stage is not Stage.FAILING:
+                    self._barriers.notify_failure(Actor.DRIVER, coordinator.attempt, error)
                 log.warning("%s failed error=%s", work.__name__, error.message)
 
     def _renew(self) -> None:
         self._services.store.renew()
+
+    def _check_spark(self) -> None:
+        """A stop needs no Spark: whatever does, says so itself."""
+        jvm = self._services.jvm
+        if jvm is not None and jvm.lost is not None and not self.is_stopping:
+            raise jvm.lost
 
     def _keep_up(self) -> None:
         self._upkeep.maybe_compact(self._coordinator.saved, self._goes_on)
@@ -232,6 +257,8 @@ class BackfillJob:
     def _look_for_requests(self) -> None:
         found = self._services.store.unacknowledged(self._coordinator.saved)
         self._rereads_waiting = any(request.kind is RequestKind.RESNAPSHOT for request in found)
+        if any(request.kind is RequestKind.STOP for request in found):
+            self._performer.stopping.set()
         new = [request for request in found if request.id not in self._heard]
         self._heard.update(request.id for request in new)
         for request in new:

@@ -139,9 +139,9 @@ class WalkPerformer(Performer):
 
     def _read(self, action: ReadRanges) -> None:
         barrier = action.barrier
-        self._group(Actor.SNAPSHOT, barrier)
         began = time.monotonic()
-        self._walked = self._walk(action)
+        with self._group(Actor.SNAPSHOT, barrier):
+            self._walked = self._with_spark(lambda: self._walk(action), lambda: None)
         rows = self._walked.receipt.rows if self._walked else 0
         self.pace.measured(rows, time.monotonic() - began, 1, everything=False)
         self.pace.read_last = bool(rows)

@@ -26,8 +26,9 @@ from pyspark.sql import SparkSession
 from vnode_backfill.config import Config
 from vnode_backfill.config_values import reveal
 from vnode_backfill.daemon_ahead import DaemonAhead
-from vnode_backfill.errors import SparkStartError
+from vnode_backfill.errors import BackfillError, SparkLostError, SparkStartError
 from vnode_backfill.hadoop_options import hadoop_settings
+from vnode_backfill.jvm import JvmWatch, end_session, jvm_end, quiet_accumulators, starting
 from vnode_backfill.jvm_classes import sharing_options
 from vnode_backfill.jvm_settings import LOCAL_SETTINGS, SENSITIVE, given_to_spark_submit, keep_to_this_machine
 from vnode_backfill.shipping import ship_packages
@@ -66,6 +67,7 @@ def open_session(config: Config, master: str | None, *, quiet: bool, daemon: Dae
         start_jvm(conf, quiet=quiet)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    quiet_accumulators(session.sparkContext)
     if not _is_local(session.sparkContext.master or ""):
         ship_packages(session.sparkContext)
     return session
@@ -111,48 +113,86 @@ def _is_local(master: str) -> bool:
 
 
 class StartingSession:
-    """A session on its way. Whoever asks for it has done what it could do meanwhile, so the workers' daemon is loaded from then on."""
+    """A session on its way. Whoever asks for it has done what it could do meanwhile, so the workers' daemon is loaded from then on.
 
-    def __init__(self, session: Future[SparkSession], daemon: DaemonAhead) -> None:
+    Its JVM is watched from the moment there is one; `watch` may be asked for when there is a result.
+    """
+
+    def __init__(self, session: Future[tuple[SparkSession, JvmWatch]], daemon: DaemonAhead) -> None:
         self._session, self._daemon = session, daemon
+        self._asked_for = False
 
     def result(self, timeout: float | None = None) -> SparkSession:
+        self._asked_for = True
         self._daemon.load()
-        return self._session.result(timeout)
+        return self._session.result(timeout)[0]
+
+    @property
+    def watch(self) -> JvmWatch:
+        return self._session.result()[1]
 
     def done(self) -> bool:
         return self._session.done()
+
+    def lost(self) -> SparkLostError | None:
+        """How the JVM of a session that was up has ended; None if it lives."""
+        if not self.done() or self._session.exception() is not None:
+            return None
+        session, watch = self._session.result()
+        return watch.lost or jvm_end(session.sparkContext, seconds=1.0)
+
+    def end(self) -> None:
+        """Stop a session that was asked for; one that was not ends with this process."""
+        if self.done() and self._session.exception() is None:
+            session, watch = self._session.result()
+            watch.close()
+            if self._asked_for:
+                end_session(session)
 
 
 @contextmanager
 def session_starting(config: Config, master: str | None, *, quiet: bool) -> Iterator[StartingSession]:
     """The session of a job, on its way while the caller does what needs no Spark: a JVM takes seconds to start, and a source to be examined.
 
-    Where the caller fails, nobody waits for the session: the JVM ends with this process.
+    Where the caller fails, nobody waits for a session that is not up yet: the JVM ends with this process. Where it fails because the JVM
+    has ended, that is the reason, whatever broke first.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="session")
     daemon = DaemonAhead()
+    session = StartingSession(pool.submit(_warm_session, config, master, daemon, quiet=quiet), daemon)
     try:
-        yield StartingSession(pool.submit(_warm_session, config, master, daemon, quiet=quiet), daemon)
+        yield session
+    except BackfillError:
+        raise
+    except Exception as error:
+        lost = session.lost()
+        if lost is None:
+            raise
+        raise lost from error
     finally:
         daemon.close()
+        session.end()
         pool.shutdown(wait=False)
 
 
-def _warm_session(config: Config, master: str | None, daemon: DaemonAhead, *, quiet: bool) -> SparkSession:
+def _warm_session(
+    config: Config, master: str | None, daemon: DaemonAhead, *, quiet: bool
+) -> tuple[SparkSession, JvmWatch]:
     """A session that has run a task: on one machine the process that workers are forked from takes two seconds to load."""
     try:
-        session = open_session(config, master, quiet=quiet, daemon=daemon)
+        with starting():
+            session = open_session(config, master, quiet=quiet, daemon=daemon)
     except (PySparkException, Py4JError, OSError) as error:
         raise SparkStartError(
             "Spark could not be started",
             detail=_without_secrets(_reason(str(error)), config)[:_LONGEST_NOISE],
             hint="Check --master and the keys under `spark`, and that JAVA_HOME names a Java that this Spark supports.",
         ) from None
+    watch = JvmWatch(session.sparkContext)
     if session.conf.get("spark.python.daemon.module", "") in _DAEMONS:
         daemon.load()
         threading.Thread(target=_first_task, args=(session.sparkContext,), daemon=True).start()
-    return session
+    return session, watch
 
 
 def _reason(said: str) -> str:

@@ -78,6 +78,7 @@ class Watch:
         self._shown_at = 0.0
         self._revision = -1
         self._error: BackfillError | None = None
+        self._stalled_after = config.ui.stalled_after.total_seconds()
 
     @property
     def metrics(self) -> CdcBackfillMetrics:
@@ -109,6 +110,9 @@ class Watch:
         self._best = report.percent
         self._faces.show(report)
 
+    def _stalled(self, seconds: float) -> str:
+        return f"the driver has finished nothing for {seconds:.0f} s" if seconds > self._stalled_after else ""
+
     def _report(self, coordinator: Coordinator, performer: Performer) -> Report:
         if coordinator.plan is not self._plan:
             self._plan, self._estimates = coordinator.plan, Estimates.of(coordinator.current_plan)
@@ -119,6 +123,7 @@ class Watch:
             lag_bytes=seen.lag_bytes(coordinator.saved.written),
             buffer_bytes=seen.buffer_bytes,
             throttled_by=seen.throttled_by,
+            stalled=self._stalled(time.monotonic() - seen.moved_at),
             driver=self._driver,
             retry=Retry(coordinator.attempt, error.message) if error else None,
             asked=seen.asked,

@@ -22,6 +22,7 @@ from devkit.writer import Workload
 from progress.report import JobPhase
 from tests.system.iotdb_job import NO_SHARED_TIMES, IotdbJob, points_of, rows_of
 from tests.system.job_case import execute
+from tests.system.process_tree import kill_jvm, stop_all, until_copying
 from vnode_backfill.errors import PlanRefusedError
 from vnode_backfill.job import Until
 
@@ -229,3 +230,17 @@ def test_series_of_another_type_refuse_the_job_before_anything_is_written(
     with pytest.raises(PlanRefusedError, match="the target cannot take the table: 1 of"):
         case.here(spark)
     assert not (case.state or case.folder).exists()
+
+
+def test_lost_jvm_ends_a_job_that_writes_points_and_a_stop_of_every_process_ends_it_in_order(case: IotdbJob) -> None:
+    with writing(case):
+        with case.started("run") as driver:
+            until_copying(case, driver)
+            kill_jvm(case, driver)
+        with case.started("run") as driver:
+            ranges = case.report().ranges
+            wait_for(lambda: case.report().ranges > ranges, "more ranges", seconds=180)
+            stop_all(driver)
+        assert case.report().phase is JobPhase.STOPPED
+    case.to_live()
+    assert case.differences() == []

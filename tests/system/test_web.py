@@ -224,6 +224,9 @@ def test_health_is_that_of_the_job(web: WebReporter, clock: Clock) -> None:
     assert get(web, "/healthz")[:2] == (503, "starting: there is no report yet\n")
     web.show(_JOB.report(_JOB.at(0.5)))
     assert get(web, "/healthz")[0] == 200
+    web.show(_JOB.report(_JOB.at(0.5), replace(RUNNING, stalled="the driver has finished nothing for 601 s")))
+    assert get(web, "/healthz")[:2] == (503, "stalled: the driver has finished nothing for 601 s\n")
+    web.show(_JOB.report(_JOB.at(0.5)))
     clock.now += 61
     assert get(web, "/healthz")[:2] == (503, "stale: the driver has not reported for 61 s\n")
     web.show(_JOB.report(replace(_JOB.at(0.5), failure=_REASON), Observed()))

@@ -31,6 +31,7 @@ from vnode_backfill.config import Config, load_config
 from vnode_backfill.daemon_ahead import DaemonAhead
 from vnode_backfill.epoch import Epoch
 from vnode_backfill.errors import ConfigError, LawBrokenError, StateError
+from vnode_backfill.jvm import JvmWatch
 from vnode_backfill.places import buffer_path, state_store
 from vnode_backfill.spark_session import StartingSession
 from vnode_backfill.status import read_report
@@ -404,7 +405,7 @@ def test_session_has_room_for_the_workers_that_a_rescale_left(config: Config, dr
 
 def test_lease_is_renewed_while_the_session_starts(config: Config, driver: StateStore) -> None:
     short = config.model_copy(update={"state": config.state.model_copy(update={"lease": timedelta(milliseconds=150)})})
-    session: Future[SparkSession] = Future()
+    session: Future[tuple[SparkSession, JvmWatch]] = Future()
     began = driver.lease
     Timer(0.4, session.set_exception, [LawBrokenError("no session")]).start()
     with pytest.raises(LawBrokenError, match="no session"):
