@@ -301,7 +301,7 @@ def say_once(config: Config, opened: Opened) -> None:
 
     record = opened.record
     if not notices.is_settled(config, record.name, record.id):
-        lines = notices.lines(opened.table)
+        lines = notices.lines(opened.table, record.definition)
         if lines is not None:
             _say(*lines)
             notices.settle(config, record.name, record.id)

@@ -1,7 +1,8 @@
-"""What is said of a job once: that its target may lack rows which an earlier release lost.
+"""What is said of a job once: that its target may lack rows which an earlier release lost, or hold labels that it read wrongly.
 
 Releases before this one cut a MySQL transaction that is one compressed event (`binlog_transaction_compression`) after its first row
-where it was the last of an epoch. Nothing in the state tells whether that happened; `verify` does. So each job has a row in the table
+where it was the last of an epoch. They also took ENUM and SET labels as the server lists them: with its escapes, and with `?` for
+characters beyond U+FFFF (see `consume_upstream.mysql.labels`). Nothing in the state tells whether that happened; `verify` does. So each job has a row in the table
 `notices` of its state folder: from its creation on if this release or a later one created it, else from the first run that could
 look at the server and has said what there is to say. A job without the row was only ever run by earlier releases.
 """
@@ -14,6 +15,7 @@ from consume_upstream.mysql.facts import has_packed_transactions
 from consume_upstream.mysql.server import MySqlTable
 from progress.delta_table import DEFAULT_RETENTION, StateTable
 from progress.state_reader import folder_name
+from vnode_backfill.columns import TableDefinition, relabelled
 from vnode_backfill.config import Config
 from vnode_backfill.config_values import reveal
 from vnode_backfill.errors import SourceError
@@ -35,8 +37,25 @@ def settle(config: Config, job: str, job_id: str) -> None:
     _table(config, job).append(pa.Table.from_pylist([{"id": job_id, "notice": _PACKED}], schema=_SCHEMA))
 
 
-def lines(table: MySqlTable) -> tuple[str, ...] | None:
+def lines(table: MySqlTable, stored: TableDefinition) -> tuple[str, ...] | None:
     """What to say of a job that earlier releases have run; None where the server cannot be asked now."""
+    packed = _packed(table)
+    return None if packed is None else (*packed, *_wrong_labels(table, stored))
+
+
+def _wrong_labels(table: MySqlTable, stored: TableDefinition) -> tuple[str, ...]:
+    names = ", ".join(relabelled(stored, table.definition) or ())
+    if not names:
+        return ()
+    return (
+        f"warning: an earlier release ran this job, and wrote labels of {names} wrongly in rows that came by the log",
+        "detail: Labels with a backslash, a line break or a character beyond U+FFFF are read right from this release on.",
+        "hint: Compare once the job is live: `vnode-backfill verify`. This is not said again.",
+        "hint: Where they differ, `vnode-backfill resnapshot --all` reads every row again; with `executor: single`, a new job.",
+    )
+
+
+def _packed(table: MySqlTable) -> tuple[str, ...] | None:
     try:
         with table.connect() as connection:
             packed = has_packed_transactions(connection)

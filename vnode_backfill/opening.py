@@ -383,7 +383,6 @@ def take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Open
         sink.close()
     change_buffer(config, record, store).prepare()
     start, loaded = _go_on_or_fail(config, store, table, loaded)
-    start = replace(start, warnings=(*start.warnings, *_label_warnings(table, record)))
     table = replace(table, era=loaded.state.written.era)
     return Opened(record, loaded.state, loaded.plan, store, table, created=False, start=start)
 
@@ -439,13 +438,6 @@ def check_definition(table: MySqlTable, record: JobRecord) -> None:
             detail=what_changed(record.definition, table.definition),
             hint="Create the job again under another name, with an empty target.",
         )
-
-
-def _label_warnings(table: MySqlTable, record: JobRecord) -> tuple[str, ...]:
-    """What to do about rows that an earlier release wrote from the log with labels as the server lists them."""
-    names = ", ".join(relabelled(record.definition, table.definition) or ())
-    told = "rows that came by the log may hold wrong labels; run `vnode-backfill verify`, then `vnode-backfill resnapshot --all`"
-    return (f"an earlier release read labels of {names} wrongly: {told}",) if names else ()
 
 
 def new_record(config: Config, table: MySqlTable) -> JobRecord:

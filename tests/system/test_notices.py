@@ -7,7 +7,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from devkit.mysql import MySqlServer, SqlServer
 from tests.system.job_case import JobCase, execute
@@ -74,6 +76,27 @@ def test_job_of_an_earlier_release_is_told_of_sessions_that_compress(
         "INSERT INTO t VALUES (2, REPEAT('b', 500))",
     )
     assert TOLD in opened_as_by_run(case, capsys)
+
+
+def test_job_of_an_earlier_release_is_told_of_labels_it_read_wrongly(
+    source_server: SqlServer, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    execute(source_server, database, r"CREATE TABLE t (id INT PRIMARY KEY, e ENUM('c\\d', 'x'))")
+    case = JobCase(source_server, tmp_path, database, "t")
+    assert opened_as_by_run(case, capsys) == ""
+    as_an_earlier_release_leaves_it(case)
+    with_labels_as_listed(tmp_path / "state" / "case" / "jobs")
+    assert "wrote labels of e wrongly" in opened_as_by_run(case, capsys)
+    assert opened_as_by_run(case, capsys) == ""
+
+
+def with_labels_as_listed(jobs: Path) -> None:
+    """Store the label as earlier releases did, with the escape that the server lists it with."""
+    stored = DeltaTable(str(jobs)).to_pyarrow_table()
+    texts = [text.replace(r"c\\d", r"c\\\\d") for text in stored["definition"].to_pylist()]
+    changed = stored.set_column(stored.column_names.index("definition"), "definition", pa.array(texts))
+    assert changed != stored
+    write_deltalake(str(jobs), changed, mode="overwrite")
 
 
 @pytest.mark.long
