@@ -271,7 +271,9 @@ def test_earliest_stops_at_a_statement_behind_rows_of_the_table_and_names_the_wa
     with pytest.raises(BackfillError, match=r"a statement in the log at .* may change table") as caught:
         logged.to_live(spark, logged.job("all", {"startup_mode": "earliest"}))
     assert caught.value.detail.startswith("ALTER TABLE")
-    assert "may begin behind the statement, with startup_mode specific or timestamp" in caught.value.hint
+    assert (
+        "may begin after the statement instead, with mysql.cdc.startup_mode specific or timestamp" in caught.value.hint
+    )
 
 
 @pytest.mark.parametrize(
