@@ -6,8 +6,8 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vnode_backfill.opening import Examined, Opened
     from vnode_backfill.spark_session import StartingSession
     from vnode_backfill.verify import JobProgress
+    from vnode_backfill.verify_pace import SourcePace
     from vnode_backfill.watching import Watch
 
 
@@ -83,8 +84,15 @@ def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool =
     loaded = state_store(config).load()
     if loaded is None:
         raise StateError(f"there is no job {config.job} in {config.state.path}")
+    if config.limits.rows_per_second == 0:
+        raise ConfigError(
+            "limits.rows_per_second is 0: verify may read nothing from the source",
+            hint="Set how many rows a second it may read, or leave the key out.",
+        )
     if config.sink.iotdb is not None:
-        return _verify_points(config.sink.iotdb, table_of(config, loaded.state), loaded.record, as_json=as_json)
+        table = table_of(config, loaded.state)
+        with _pace(config, table) as pace:
+            return _verify_points(config.sink.iotdb, table, loaded.record, pace, as_json=as_json)
     if not loaded.state.backfill_finished:
         raise StateError(
             f"job {config.job} has not copied the whole table yet",
@@ -98,20 +106,39 @@ def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool =
     target = Storage.of(delta.path, reveal(config.storage.options))
     with session_starting(config, master, quiet=not verbose) as session:
         table = table_of(config, loaded.state)
-        result = verify_table(
-            _started(session), table, plan, target, workers=config.workers, job=lambda: _progress(config)
-        )  # fmt: skip
+        with _pace(config, table) as pace:
+            result = verify_table(
+                _started(session), table, plan, target, workers=config.workers, job=lambda: _progress(config), pace=pace
+            )  # fmt: skip
     print(to_json(result) if as_json else render(result))
     return 0 if result.equal else 1
 
 
-def _verify_points(iotdb: IotdbSinkConfig, table: MySqlTable, record: JobRecord, *, as_json: bool) -> int:
+@contextmanager
+def _pace(config: Config, table: MySqlTable) -> Iterator[SourcePace]:
+    """How fast the source may be read: as a job is allowed to copy."""
+    from consume_upstream.mysql.driver_source import DriverSource
+    from vnode_backfill.throttle import SourceThrottle
+    from vnode_backfill.verify_pace import SourcePace
+
+    limits = config.limits
+    throttle, source = SourceThrottle(limits.throttle, table), DriverSource(table)
+    busy = (lambda: throttle.reason(source)) if throttle.has_checks else None
+    try:
+        yield SourcePace(limits.rows_per_second, busy, limits.throttle.every.total_seconds())
+    finally:
+        source.close()
+
+
+def _verify_points(
+    iotdb: IotdbSinkConfig, table: MySqlTable, record: JobRecord, pace: SourcePace, *, as_json: bool
+) -> int:
     """Needs no Spark."""
     from vnode_backfill.iotdb_verify import render, to_json, verify_points
     from vnode_backfill.targets import point_settings
 
     result = verify_points(
-        table, record.definition, point_settings(iotdb, record.definition), duplicates=iotdb.duplicates
+        table, record.definition, point_settings(iotdb, record.definition), duplicates=iotdb.duplicates, pace=pace
     )
     print(to_json(result) if as_json else render(result))
     return 0 if result.equal else 1

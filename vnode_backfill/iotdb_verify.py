@@ -31,6 +31,7 @@ from vnode_backfill.sinks.iotdb_compare import (
     compare_points,
 )
 from vnode_backfill.sinks.iotdb_store import WriterSettings
+from vnode_backfill.verify_pace import NO_LIMITS, SourcePace
 from vnode_backfill.vnode import keys_of
 
 _ROWS_PER_QUERY = 100_000
@@ -62,6 +63,7 @@ def verify_points(
     *,
     limit: int = 100,
     duplicates: Duplicates = Duplicates.ERROR,
+    pace: SourcePace = NO_LIMITS,
 ) -> PointVerification:
     """Compare every row of the source with the target; changes neither. `definition` is the one stored with the job."""
     started = time.monotonic()
@@ -71,7 +73,7 @@ def verify_points(
             hint="Change it back, or drop the job and create it again.",
         )
     before = table.written_offset()
-    found = compare_points(settings, _rows(table), limit=limit, duplicates=duplicates)
+    found = compare_points(settings, _rows(table, pace), limit=limit, duplicates=duplicates)
     moved = table.written_offset() != before
     return PointVerification(found, settings.dead_letters, moved, time.monotonic() - started)
 
@@ -115,18 +117,18 @@ def render(verification: PointVerification) -> str:
     return "\n".join([*lines, f"compared: {counted}; {counts}", f"{verification.total:,} differences{cut}"])
 
 
-def _rows(table: MySqlTable) -> Iterator[pa.RecordBatch]:
+def _rows(table: MySqlTable, pace: SourcePace) -> Iterator[pa.RecordBatch]:
     """All rows in key order; no read view stays open while points are compared."""
     definition, after = table.definition, None
+    most = min(_ROWS_PER_QUERY, pace.most_rows)
     with table.session() as session:
         while True:
+            pace.pay(most)
             batches = [
-                batch
-                for batch in session.read_range(KeyRange(None, None), after=after, limit=_ROWS_PER_QUERY)
-                if batch.num_rows
+                batch for batch in session.read_range(KeyRange(None, None), after=after, limit=most) if batch.num_rows
             ]
             yield from batches
-            if sum(batch.num_rows for batch in batches) < _ROWS_PER_QUERY:
+            if sum(batch.num_rows for batch in batches) < most:
                 return
             last = batches[-1].slice(batches[-1].num_rows - 1)
             (after,) = keys_of(definition.key_parts, [last.column(name) for name in definition.key])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import assert_never
@@ -58,7 +59,7 @@ from vnode_backfill.plan import TableFacts
 from vnode_backfill.planning import first_plan
 from vnode_backfill.preflight import Finding, Level, inspect, refuse
 from vnode_backfill.preflight_checks import check_clock
-from vnode_backfill.resuming import asked_for_everything, copy_again, follow_by_gtids, with_identity
+from vnode_backfill.resuming import GapsError, asked_for_everything, copy_again, follow_by_gtids, with_identity
 from vnode_backfill.startup import (
     At,
     AtGtids,
@@ -415,6 +416,10 @@ def _go_on_or_fail(config: Config, store: StateStore, table: MySqlTable, loaded:
             store.commit(replace(state, revision=state.revision + 1, failure=failure))
             raise
         return copy_again(config, store, table, loaded, asked)
+    if loaded.state.failure is not None and (asked := asked_for_everything(store, loaded)) is not None:
+        # What the log holds next may be what the job has failed at; after a copy nobody needs it.
+        with suppress(GapsError):
+            return copy_again(config, store, table, loaded, asked)
     if isinstance(start.from_, Saved) and start.from_.by_gtids:
         loaded = follow_by_gtids(store, table, loaded, buffered)
     return start, loaded

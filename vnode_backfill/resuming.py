@@ -2,7 +2,7 @@
 
 - Its log has no stored identity, because an earlier release created it: it takes that of the log it finds.
 - Another server has everything that was seen: the job follows it by GTID.
-- Its place in the log is gone, and somebody asked to read everything again.
+- Its place in the log is gone, or it failed at what the log holds there, and somebody asked to read everything again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from vnode_backfill.planning import extended_plan
 from vnode_backfill.startup import Saved, StartPlan
 from vnode_backfill.targets import open_sink
 
-__all__ = ["asked_for_everything", "copy_again", "follow_by_gtids", "with_identity"]
+__all__ = ["GapsError", "asked_for_everything", "copy_again", "follow_by_gtids", "with_identity"]
+
+
+class GapsError(PlanRefusedError):
+    """The plan leaves keys between its ranges, which only the log can tell of."""
 
 
 def with_identity(store: StateStore, table: MySqlTable, loaded: Loaded) -> Loaded:
@@ -70,7 +74,7 @@ def copy_again(
     finally:
         sink.close()
     if not tiles(plan):
-        raise PlanRefusedError(
+        raise GapsError(
             f"the saved position {state.written} of job {loaded.record.name} is gone, and keys between its ranges are read by nobody",
             detail="What changed meanwhile in the log cannot be told for such keys.",
             hint="Drop the job and create it anew with `sink.delta.replace: true`.",
@@ -80,7 +84,9 @@ def copy_again(
     moved = begun_again(state, first, plan)
     moved, _ = honour(moved, plan, asked)
     store.commit(moved)
-    warning = f"everything up to {first} is read again, as request {asked.id} says; the saved position {state.written} is gone"
+    warning = (
+        f"everything up to {first} is read again, as request {asked.id} says; the log since {state.written} is left out"
+    )
     bounded = mode_of(config, loaded.record.name, loaded.record.id) is StartupMode.SNAPSHOT
     start = StartPlan(snapshot=True, from_=Saved(first), bounded=bounded, warnings=(warning,))
     return start, replace(loaded, state=moved, plan=plan)

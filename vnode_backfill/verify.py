@@ -30,7 +30,7 @@ What breaks it: a log that no longer reaches back to A (an error, unless nothing
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,6 +59,7 @@ from vnode_backfill.verify_groups import (
     rounds,
     stretches_of,
 )
+from vnode_backfill.verify_pace import NO_LIMITS, SourcePace
 from vnode_backfill.verify_target import TargetView, open_target
 from vnode_backfill.verify_tasks import (
     FORM,
@@ -82,6 +83,7 @@ __all__ = [
 
 _STRETCH_ROWS = 100_000
 """Rows of a stretch outside the plan that one query reads."""
+_SMALLEST_STRETCH = 1000
 _LEAF_ROWS = 10_000
 """Rows of a group that are told one by one without cutting it again."""
 _ATTEMPTS = 6
@@ -117,7 +119,7 @@ class _Found:
         return DifferenceKind.DIFFERENT if self.source == self.target == 1 else DifferenceKind.EXTRA
 
 
-def verify_table(
+def verify_table(  # noqa: PLR0913 - the options are keyword-only
     spark: SparkSession,
     table: MySqlTable,
     plan: SplitPlan | None,
@@ -126,32 +128,43 @@ def verify_table(
     workers: int,
     limit: int = 100,
     job: AskJob | None = None,
+    pace: SourcePace = NO_LIMITS,
 ) -> Verification:
     """Compare every row of the source with the Delta table at `target`; changes neither.
 
     `plan` is None for a job without ranges. `workers` connections read the source. `limit` bounds the keys whose difference is told; all
-    are counted. `job` tells how far the target is.
+    are counted. `job` tells how far the target is. `pace` is how fast the source may be read.
     """
     started = time.monotonic()
     _check_definition(table)
     progress = job() if job is not None else None
     view = open_target(table.definition, target)
-    comparison = _Comparison(spark, table, view, workers, limit, job)
+    comparison = _Comparison(spark, table, view, _Limits(workers, limit, pace), job)
     comparison.begin(progress)
     ranges = stretches_of(plan)
     comparison.compare(ranges, {planned.range for planned in plan.ranges} if plan is not None else set())
     return comparison.result(len(ranges), started)
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """How many connections read the source, how many differing keys are told, and how fast the source may be read."""
+
+    workers: int
+    told: int
+    pace: SourcePace
+
+
 class _Comparison:
     """One comparison: what was found so far, and the passes that find it."""
 
     def __init__(
-        self, spark: SparkSession, table: MySqlTable, view: TargetView, workers: int, limit: int, job: AskJob | None
+        self, spark: SparkSession, table: MySqlTable, view: TargetView, limits: _Limits, job: AskJob | None
     ) -> None:
         self._spark = spark.sparkContext
         self._table, self._definition, self._view = table, table.definition, view
-        self._workers, self._limit, self._job = workers, limit, job
+        self._workers, self._limit, self._pace, self._job = limits.workers, limits.told, limits.pace, job
+        self._rows_each = 1
         self._slots = max(2, self._spark.defaultParallelism)
         self._found: list[_Found] = []
         self._counts = dict.fromkeys(DifferenceKind, 0)
@@ -168,6 +181,7 @@ class _Comparison:
     def compare(self, ranges: Sequence[Stretch], planned: set[KeyRange]) -> None:
         """All passes over the rows: sums, narrowing, and again what was changed meanwhile."""
         stretches = self._cut(ranges, planned)
+        self._rows_each = self._view.rows // max(1, len(stretches)) + 1
         placement = placement_of(self._definition, stretches, self._view.rows)
         source, target = self._sums(list(enumerate(stretches)), placement, None)
         self._rows_source, self._rows_target = int(source.rows.sum()), int(target.rows.sum())
@@ -190,30 +204,41 @@ class _Comparison:
     def _cut(self, ranges: Sequence[Stretch], planned: set[KeyRange]) -> list[Stretch]:
         """The stretches outside the plan in pieces that one query may read; planned ranges are small already."""
         cut: list[Stretch] = []
+        piece = min(_STRETCH_ROWS, max(_SMALLEST_STRETCH, self._pace.most_rows))
         with ChecksumSession(self._table, self._view.columns) as session:
             for stretch in ranges:
                 rest = stretch
                 outside = stretch.after is not None or stretch.range not in planned
-                while outside and (key := session.key_behind(rest, _STRETCH_ROWS)) is not None:
+                while outside and (key := self._key_behind(session, rest, piece)) is not None:
                     upto = KeyRange(rest.range.low, Bound(key, b""), closed=True)
                     cut.append(replace(rest, range=upto))
                     rest = Stretch(KeyRange(None, stretch.range.high, closed=stretch.range.closed), after=key)
                 cut.append(rest)
         return cut
 
+    def _key_behind(self, session: ChecksumSession, rest: Stretch, rows: int) -> Key | None:
+        self._pace.pay(rows)
+        return session.key_behind(rest, rows)
+
     def _sums(
         self, stretches: Sequence[tuple[int, Stretch]], placement: Placement, wanted: Groups | None
     ) -> tuple[Sums, Sums]:
         numbered = stretches if placement.parts else [(0, stretch) for _, stretch in stretches]
-        lanes = [
-            SourceSums(self._table, self._view.columns, lane, placement.buckets)
-            for lane in dealt(numbered, self._workers)
-        ]
         files = None if wanted is None else self._view.files_of([s for _, s in stretches], placement.parts)
         read = [TargetSums(lane, placement, wanted) for lane in self._view.lanes(self._slots, files)]
-        tasks: list[SourceSums | TargetSums] = [*lanes, *read]
-        told = run_tasks(self._spark, tell_sums, tasks)
-        return combined(told[: len(lanes)]), combined(told[len(lanes) :])
+        source: list[Sums] = []
+        target: list[Sums] = []
+        for some in self._pace.rounds(numbered, self._rows_each):
+            lanes = [
+                SourceSums(self._table, self._view.columns, lane, placement.buckets)
+                for lane in dealt(some, self._workers)
+            ]
+            tasks: list[SourceSums | TargetSums] = [*lanes, *read]
+            told = run_tasks(self._spark, tell_sums, tasks)
+            source += told[: len(lanes)]
+            target += told[len(lanes) :]
+            read = []
+        return combined(source), combined(target)
 
     def _narrowed(
         self, stretches: Sequence[Stretch], placement: Placement, found: Agreement
@@ -233,10 +258,13 @@ class _Comparison:
     def _compare_rows(self, stretches: Sequence[Stretch], placement: Placement, groups: Groups) -> None:
         """Compare the rows of some groups key by key."""
         asked = asked_of(stretches, placement, groups)
-        source = [
-            SourceDigests(self._table, self._view.columns, lane, placement.buckets)
-            for lane in dealt(asked, self._workers)
-        ]
+        source = (
+            [
+                SourceDigests(self._table, self._view.columns, lane, placement.buckets)
+                for lane in dealt(some, self._workers)
+            ]
+            for some in self._pace.rounds(asked, self._rows_each)
+        )
         files = self._view.files_of([stretch for stretch, _ in asked], placement.parts)
         target = [TargetDigests(lane, placement, groups) for lane in self._view.lanes(self._slots, files)]
         common, found = self._compared(source, target, self._view)
@@ -288,7 +316,10 @@ class _Comparison:
     def _compare_keys(self, asked: Sequence[_Found], view: TargetView) -> list[_Found]:
         forms = tuple(each.form for each in asked)
         keys = [self._cursor_of(each.key) for each in asked]
-        source = [SourceKeys(self._table, self._view.columns, lane) for lane in dealt(keys, self._workers)]
+        source = (
+            [SourceKeys(self._table, self._view.columns, lane) for lane in dealt(some, self._workers)]
+            for some in self._pace.rounds(keys, 1)
+        )
         target = [TargetRows(lane, forms, whole=False) for lane in view.lanes(self._slots)]
         _, found = self._compared(source, target, view)
         asked_for = set(forms)
@@ -297,14 +328,20 @@ class _Comparison:
 
     def _compared(
         self,
-        source: Sequence[SourceDigests | SourceKeys],
+        source: Iterable[Sequence[SourceDigests | SourceKeys]],
         target: Sequence[TargetDigests | TargetRows],
         view: TargetView,
     ) -> tuple[int, list[_Found]]:
-        """Run the tasks of both sides; how many keys both have, and those whose rows are not the same."""
-        tasks: list[SourceDigests | SourceKeys | TargetDigests | TargetRows] = [*source, *target]
-        told = run_tasks(self._spark, tell_rows, tasks)
-        return _compared(told[: len(source)], told[len(source) :], self._definition.key, view)
+        """Run the tasks of both sides; how many keys both have, and those whose rows are not the same. The source's come in rounds."""
+        here: list[pa.Table] = []
+        there: list[pa.Table] = []
+        for lanes in source:
+            tasks: list[SourceDigests | SourceKeys | TargetDigests | TargetRows] = [*lanes, *target]
+            told = run_tasks(self._spark, tell_rows, tasks)
+            here += told[: len(lanes)]
+            there += told[len(lanes) :]
+            target = ()
+        return _compared(here, there, self._definition.key, view)
 
     def _cursor_of(self, key: tuple[Value, ...]) -> Key:
         return tuple(

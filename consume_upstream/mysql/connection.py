@@ -14,11 +14,13 @@ connection, a server that is restarting, too many connections) is `SourceLostErr
 from __future__ import annotations
 
 import ssl
+import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from socket import socket
 
@@ -26,25 +28,36 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CR
 
-from vnode_backfill.errors import ConfigError, SourceError, SourceLostError
+from vnode_backfill.errors import ConfigError, SchemaChangedError, SourceError, SourceLostError
 from vnode_backfill.small_files import read_small_text
 
-__all__ = ["Encryption", "SourceAddress", "TlsMode", "TlsOptions", "connect", "encryption_of", "source_errors"]
+__all__ = [
+    "TABLE_GONE_HINT", "Encryption", "SourceAddress", "TlsMode", "TlsOptions", "asked_for_file", "connect", "encryption_of", "source_errors",
+]  # fmt: skip
 
 ERROR_MAX_EXECUTION_TIME = frozenset({1969, 3024})
 """MariaDB's `max_statement_time` and MySQL's `max_execution_time`."""
 
-_ACCESS_DENIED = frozenset({1044, 1045, 1130, 1142, 1143, 1227, 1410, 3118})
+_ACCESS_DENIED = frozenset({1044, 1142, 1143, 1227, 1410})
+_LOGIN_DENIED = frozenset({1045, 1130, 1698, 1820, 1862, 3118, 3955, 4151})
+_TABLE_GONE = frozenset({1049, 1051, 1146})
+_NO_ROOM = frozenset({1040, 1203, 1226})
 _LOST = frozenset({
     0, 1040, 1042, 1043, 1047, 1053, 1077, 1078, 1079, 1080, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161,
     1184, 1189, 1190, 1203, 1205, 1213, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 2014, 2026, 2027, 2055, 3169, 4031,
 })  # fmt: skip
 _CLEAR_TEXT = frozenset({"mysql_clear_password", "dialog"})
+TABLE_GONE_HINT = (
+    "It was dropped or renamed. If its rows are as they were, rename it back, ask for `vnode-backfill resnapshot --all` and run the job again. "
+    "Otherwise `vnode-backfill drop` the job and create it again for the table as it is called now."
+)
 # An explicit sql_mode: PAD_CHAR_TO_FULL_LENGTH, ANSI_QUOTES or NO_BACKSLASH_ESCAPES would change values or our SQL. The
 # net timeouts are how long the server waits for a reader that is busy writing what it has read.
 _SESSION_SETTINGS = (
     "SET SESSION time_zone = '+00:00', SESSION sql_mode = 'NO_ENGINE_SUBSTITUTION', "
-    "SESSION net_write_timeout = 600, SESSION net_read_timeout = 600"
+    "SESSION net_write_timeout = 600, SESSION net_read_timeout = 600 "
+    # A key that MySQL has generated is a key, also where its users are not shown it. MariaDB does not read this comment.
+    "/*!80030 , SESSION show_gipk_in_create_table_and_information_schema = ON */"
 )
 
 
@@ -108,14 +121,21 @@ def connect(address: SourceAddress, *, read_only: bool = True) -> Connection:
     `read_only=False` is for the one write this system makes: the row of a configured watermark table.
     """
     tls = _tls_context(address.tls)
-    with source_errors(f"connecting to {address}"):
-        connection = _open(address, tls)
-        if address.tls.mode.asked_for and encryption_of(connection) is None:
-            connection.close()
-            raise _not_encrypted(address, "The server went on in plain text.")
-        if read_only:
-            connection.query("SET SESSION TRANSACTION READ ONLY")
-        return connection
+    try:
+        with source_errors(f"connecting to {address}"):
+            connection = _open(address, tls)
+            if address.tls.mode.asked_for and encryption_of(connection) is None:
+                connection.close()
+                raise _not_encrypted(address, "The server went on in plain text.")
+            if read_only:
+                connection.query("SET SESSION TRANSACTION READ ONLY")
+            return connection
+    except SourceLostError as error:
+        hint = error.hint or (
+            f"Check that mysql.host ({address.host}) and mysql.port ({address.port}) are those of the server, that it runs and listens on that "
+            "address (bind_address), and that no firewall is between."
+        )
+        raise SourceLostError(error.message, detail=error.detail, hint=hint) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +162,21 @@ def source_errors(attempt: str) -> Iterator[None]:
         raise _translate(attempt, error) from error
     except OSError as error:
         raise SourceLostError(f"connection lost while {attempt}", detail=str(error)) from error
+    except struct.error as error:
+        raise SourceError(f"the source's answer while {attempt} is not what it must be", detail=str(error)) from error
+    except RuntimeError as error:
+        # The driver's word for a server that wants a file of ours. It has sent none, and sends none.
+        raise asked_for_file(attempt) from error
+
+
+def asked_for_file(attempt: str) -> SourceError:
+    """For a server that answers a question by asking for a file (LOAD DATA LOCAL)."""
+    return SourceError(
+        f"the source asked for a file of this machine while {attempt}; it got none",
+        detail="The answer was a LOCAL INFILE request, which no question of this program allows.",
+        hint="No honest server does that. Check that mysql.host is the server you mean, and set mysql.tls.enabled: true, so that nobody "
+        "answers in its place.",
+    )
 
 
 class _Context(ssl.SSLContext):
@@ -221,6 +256,8 @@ def _open(address: SourceAddress, tls: _Context | None) -> Connection:
             auth_plugin_map=_GuardedPlugins(address),
         )
     except RuntimeError as error:
+        if find_spec("cryptography") is not None:
+            raise
         # The driver's word for a password that must be encrypted by itself because the connection is not.
         hint = "Turn `mysql.tls` on, or install the package `cryptography`."
         raise SourceError(f"cannot log in to {address}", detail=str(error), hint=hint) from error
@@ -280,10 +317,28 @@ def _translate(attempt: str, error: pymysql.err.Error) -> SourceError:
     detail = f"({number}) {error.args[1]}" if len(error.args) > 1 else str(error)
     # A packet out of sequence is the driver's InternalError without a number: the stream is damaged, not the question.
     if number in _LOST or isinstance(error, pymysql.err.InterfaceError):
-        return SourceLostError(f"connection lost while {attempt}", detail=detail)
+        hint = (
+            "Raise max_connections or the account's own limit at the source, or lower `workers`."
+            if number in _NO_ROOM
+            else ""
+        )
+        return SourceLostError(f"connection lost while {attempt}", detail=detail, hint=hint)
     if number in ERROR_MAX_EXECUTION_TIME:
         hint = "Raise max_execution_time (MariaDB: max_statement_time) for this user, or make the ranges smaller."
         return SourceError(f"the source's time limit ended {attempt}", detail=detail, hint=hint)
+    if number in _LOGIN_DENIED:
+        hint = (
+            "The detail names the account as the server sees it: mysql.user at the host that this machine connects from. Check mysql.user and "
+            "the password in mysql.password_env or mysql.password_file (`using password: NO`: neither is set or it is empty), and at the server "
+            "`SELECT user, host, plugin FROM mysql.user`: an account of another host has a password of its own."
+        )
+        return SourceError(f"the source denied {attempt}", detail=detail, hint=hint)
+    if number in _TABLE_GONE:
+        return SchemaChangedError(
+            f"a table or database is not there any more: the source refused {attempt}",
+            detail=detail,
+            hint=TABLE_GONE_HINT,
+        )
     if number in _ACCESS_DENIED:
         hint = "`vnode-backfill plan` lists the privileges this user needs and the GRANT that gives them."
         return SourceError(f"the source denied {attempt}", detail=detail, hint=hint)

@@ -11,7 +11,7 @@ from collections import defaultdict
 
 from pymysql.connections import Connection
 
-from consume_upstream.mysql.connection import source_errors
+from consume_upstream.mysql.connection import TABLE_GONE_HINT, source_errors
 from consume_upstream.mysql.labels import asked_labels
 from vnode_backfill.columns import Column, TableDefinition
 from vnode_backfill.errors import PlanRefusedError, SchemaChangedError
@@ -51,14 +51,23 @@ def read_definition(connection: Connection, database: str, table: str) -> TableD
     return TableDefinition(names[0], names[1], columns, indexes[_first_choice(indexes)])
 
 
+def _exists(connection: Connection, definition: TableDefinition) -> bool:
+    with source_errors(f"looking for {definition.database}.{definition.table}"), connection.cursor() as cursor:
+        return bool(cursor.execute(_NAMES, (definition.database, definition.table)))
+
+
 def key_index(connection: Connection, definition: TableDefinition) -> str:
     """The name of the index that holds the definition's key, for the hint that makes the server use it."""
     indexes = _unique_indexes(connection, definition.database, definition.table)
     same = {name: columns for name, columns in indexes.items() if columns == definition.key}
+    if not indexes and not _exists(connection, definition):
+        raise SchemaChangedError(
+            f"table {definition.database}.{definition.table} is not there any more", hint=TABLE_GONE_HINT
+        )
     if not same:
         raise SchemaChangedError(
             f"table {definition.database}.{definition.table} no longer has the unique key {', '.join(definition.key)}",
-            hint="Restore the key, or create the job anew.",
+            hint="Restore the key, or create the job again.",
         )
     return _first_choice(same)
 

@@ -53,6 +53,7 @@ _STATEMENT_END = 1
 _BUFFER_BYTES = 16 << 20
 _UNPACKED_BLOCK = 4 << 20
 _ZSTD, _UNCOMPRESSED = 0, 255
+_READ_AGAIN = "ask for `vnode-backfill resnapshot --all` and run the job again: it reads the table again and follows the log from then on."
 
 
 def read_log(  # noqa: PLR0913 - the options are keyword-only
@@ -362,6 +363,7 @@ class LogSlice:
             self._refuse(
                 "an XA PREPARE touches the table",
                 "Its changes become visible at an XA COMMIT, which may come much later or never.",
+                f"End it at the source: XA RECOVER lists it, XA COMMIT or XA ROLLBACK ends it. Then {_READ_AGAIN}",
             )
         self._close_transaction()
 
@@ -398,11 +400,16 @@ class LogSlice:
     def _unknown(self, event: bytes, kind: int) -> None:
         if kind == EventKind.INCIDENT:
             self._refuse(
-                "the log holds an incident: the server lost changes", event[HEADER_BYTES:].decode("utf-8", "replace")
+                "the log holds an incident: the server lost changes",
+                event[HEADER_BYTES:].decode("utf-8", "replace"),
+                f"Look into the server's error log for what it lost. Then {_READ_AGAIN}",
             )
         if kind == EventKind.PARTIAL_UPDATE_ROWS:
             self._refuse(
-                "an update of the table holds a part of a JSON value", "binlog_row_value_options is PARTIAL_JSON."
+                "an update of the table holds a part of a JSON value",
+                "binlog_row_value_options is PARTIAL_JSON. What is logged like that stays so, whatever is set now.",
+                "SET GLOBAL binlog_row_value_options = ''; sessions that are open keep the old value until they connect again. "
+                f"Then {_READ_AGAIN}",
             )
         if not int.from_bytes(event[17:19], "little") & _IGNORABLE:
             self._refuse(f"the log holds an event of type {kind}, which is not understood", event[:64].hex())
@@ -415,8 +422,9 @@ class LogSlice:
             )
         self._refuse("an event is too short for its type", event[:64].hex())
 
-    def _refuse(self, what: str, detail: str) -> NoReturn:
-        raise LogFormatError(f"{what} (binlog {self.position.file}:{self.position.pos})", detail=detail)
+    def _refuse(self, what: str, detail: str, hint: str = "") -> NoReturn:
+        hint = hint or f"Look at the event with mysqlbinlog. To continue without it, {_READ_AGAIN}"
+        raise LogFormatError(f"{what} (binlog {self.position.file}:{self.position.pos})", detail=detail, hint=hint)
 
 
 def _name_bytes(definition: TableDefinition) -> bytes:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from pymysql.connections import Connection
 from pymysql.err import raise_mysql_exception
 
-from consume_upstream.mysql.connection import source_errors
+from consume_upstream.mysql.connection import asked_for_file, source_errors
 from consume_upstream.mysql.row_kernels import Split, split_rows
 from vnode_backfill.errors import LawBrokenError, SourceError, SourceLostError
 
@@ -40,6 +40,8 @@ BLOCK_BYTES = 4 << 20
 _MAX_ROWS = 65_536
 _LONGEST_PACKET = 0xFFFFFF
 _PREPARE, _EXECUTE, _CLOSE = 0x16, 0x17, 0x19
+_FILE_WANTED = b"\xfb"
+"""The first byte of a LOCAL INFILE request."""
 _TINY, _SHORT, _LONG, _LONGLONG, _DATE, _DATETIME, _DECIMAL, _BLOB, _STRING = 1, 2, 3, 8, 10, 12, 246, 252, 253
 _UNSIGNED = 0x8000
 _MORE_RESULTS = 0x0008
@@ -92,6 +94,8 @@ class PreparedStatement:
         with source_errors(f"preparing {sql[:200]!r}"):
             self._wire._execute_command(_PREPARE, sql.encode())
             reply = self._wire._read_packet().get_all_data()
+            if reply[:1] == _FILE_WANTED:
+                raise asked_for_file(f"preparing {sql[:200]!r}")
             self._id, columns, self._parameters = struct.unpack_from("<IHH", reply, 1)
             for count in (self._parameters, columns):
                 self._skip_definitions(count)
@@ -117,7 +121,10 @@ class PreparedStatement:
                 self._wire._read_packet()
 
     def _read_header(self) -> tuple[WireColumn, ...]:
-        count, _ = _lenenc(self._wire._read_packet().get_all_data(), 0)
+        reply = self._wire._read_packet().get_all_data()
+        if reply[:1] == _FILE_WANTED:
+            raise asked_for_file(f"executing {self._sql[:200]!r}")
+        count, _ = _lenenc(reply, 0)
         if count == 0:
             raise SourceError(f"{self._sql[:200]!r} gave no result set")
         columns = tuple(_wire_column(self._wire._read_packet().get_all_data()) for _ in range(count))

@@ -179,6 +179,14 @@ def test_what_is_no_whole_number_is_refused(
     assert asked(config) == []
 
 
+def test_verify_that_may_read_nothing_is_refused(
+    path: Path, driver: StateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "limits": {"rows_per_second": 0}}))
+    assert run(path, "verify") == 2
+    assert "limits.rows_per_second is 0: verify may read nothing" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", COMMANDS)
 def test_job_that_does_not_exist_cannot_be_asked(
     path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
