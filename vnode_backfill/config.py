@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import posixpath
 import random
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -300,6 +301,9 @@ class Config(Section):
             raise ValueError(f"must hold keys that start with spark. only, not {', '.join(foreign)}")
         if "spark.master" in value:
             raise ValueError("must not hold spark.master; give --master to the command or to spark-submit")
+        for name in (name for name in value if re.search(r"\.memory(Overhead)?$", name)):
+            if not re.fullmatch(r"[0-9]+([kmgtp]b?|b)?", value[name].get_secret_value(), re.IGNORECASE):
+                raise ValueError(f"must hold a size without a space in {name}, as in 4g")
         # A task that runs twice at the same time would hold two connections for one worker and write files twice.
         if "spark.speculation" in value and value["spark.speculation"].get_secret_value().lower() != "false":
             raise ValueError("must not turn spark.speculation on")

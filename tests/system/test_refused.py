@@ -64,11 +64,11 @@ def test_a_master_that_spark_does_not_know_is_refused_before_anything_is_written
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["spark.driver.memory", "spark.executor.memory", "spark.driver.extraJavaOptions"])
-def test_memory_that_spark_does_not_know_is_refused_before_anything_is_written(
-    mysql_server: MySqlServer, database: str, tmp_path: Path, name: str
+@pytest.mark.parametrize("spark", [{"spark.driver.memory": "1k"}, {"spark.driver.extraJavaOptions": "-Xmx1x"}])
+def test_a_jvm_that_does_not_start_is_refused_before_anything_is_written(
+    mysql_server: MySqlServer, database: str, tmp_path: Path, spark: dict[str, str]
 ) -> None:
-    job = JobCase(mysql_server, tmp_path, database, "good", settings={"spark": {name: "-Xmx1x"}})
+    job = JobCase(mysql_server, tmp_path, database, "good", settings={"spark": spark})
     assert "Spark could not be started" in refused(job, plan=0)
 
 
@@ -79,7 +79,7 @@ def test_a_job_that_exists_fails_with_1_where_spark_cannot_be_started(
     job = JobCase(mysql_server, tmp_path, database, "good")
     job.to_live()
     good = job.loaded_config().spark["spark.driver.memory"].get_secret_value()
-    job.use(spark={"spark.driver.memory": "much"})
+    job.use(spark={"spark.driver.memory": "1k"})
     told = job.run(code=1)
     assert "Spark could not be started" in told
     assert "Traceback" not in told

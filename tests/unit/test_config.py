@@ -135,6 +135,14 @@ def test_a_wrong_override_is_told_by_its_path(tmp_path: Path) -> None:
         ("ui: {host: ''}", 'ui.host is ""; must be text that is not empty'),
         ("spark: {executor.memory: 4g}", "spark is (hidden); must hold keys that start with spark. only"),
         ("spark: {spark.master: yarn}", "spark is (hidden); must not hold spark.master; give --master"),
+        (
+            "spark: {spark.executor.memory: abc}",
+            "spark is (hidden); must hold a size without a space in spark.executor",
+        ),
+        (
+            "spark: {spark.driver.memoryOverhead: 4 GB}",
+            "spark is (hidden); must hold a size without a space in spark.dr",
+        ),
         ("spark: {spark.speculation: true}", "spark is (hidden); must not turn spark.speculation on"),
     ],
 )
