@@ -77,6 +77,7 @@ _BESIDE: dict[str, dict[str, str | None]] = {
     },
     "mysql.password_env": {"mysql.password_file": None},
     "mysql.tls": {"mysql.tls.enabled": "true"},
+    "sink.iotdb.tls": {"sink.iotdb.tls.enabled": "true"},
     "mysql.cdc.specific": {"mysql.cdc.startup_mode": "specific"},
     "mysql.cdc.specific.file": {"mysql.cdc.specific.pos": "4"},
     "mysql.cdc.specific.pos": {"mysql.cdc.specific.file": "binlog.000001"},

@@ -57,6 +57,7 @@ from vnode_backfill.config_values import (
     Text,
     Timeout,
     TlsSection,
+    User,
     between,
     matching,
 )
@@ -145,7 +146,7 @@ class MySqlConfig(PasswordSection):
 
     host: Host
     port: Port = 3306
-    user: Text
+    user: User
     tls: TlsConfig = TlsConfig()
     database: Text
     table: Text

@@ -23,6 +23,7 @@ from vnode_backfill.config_values import (
     Text,
     Timeout,
     TlsSection,
+    User,
     between,
     matching,
 )
@@ -93,7 +94,7 @@ class IotdbSinkConfig(PasswordSection):
 
     host: Host
     port: Port = 6667
-    user: Text = "root"
+    user: User = "root"
     tls: TlsSection = TlsSection()
     timeout: Timeout = timedelta(seconds=60)
     model: IotdbModel = IotdbModel.TREE

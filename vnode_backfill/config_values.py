@@ -116,12 +116,20 @@ def _place(value: str) -> str:
             "must be written out: ~ means a home only to a shell; ${HOME}/ is replaced, and ./~ is a folder"
         )
     scheme, sign, rest = value.partition("://")
-    if sign and re.match(r"[^/@]*:[^/@]*@", rest):
+    if re.match(r"[^/@]*:[^/@]*@", rest if sign else value):
         raise ValueError("must not hold a password; storage.options is for that")
     if re.match(r"file:/(?!//)", value) or (
         sign and (scheme.lower() not in _STORES or not re.match(r"\S*[^\s/]", rest))
     ):
         raise ValueError(f"must be a path, or an address that begins with one of {', '.join(_STORES)} and ://")
+    return value
+
+
+def _user(value: str) -> str:
+    if re.match(r"[^@]*:[^@]*@", value):
+        raise ValueError(
+            "must be the name of an account alone; password_env or password_file says where its password is"
+        )
     return value
 
 
@@ -176,8 +184,8 @@ def _moment(value: object) -> datetime:
 def _gtids(value: str) -> str:
     try:
         return str(parse_gtids(value))
-    except OffsetError as error:
-        raise ValueError(f"must be a GTID set of MySQL or a GTID position of MariaDB: {error.message}") from None
+    except OffsetError:
+        raise ValueError("must be a GTID set of MySQL or a GTID position of MariaDB") from None
 
 
 _LARGE = 2**31 - 1
@@ -194,6 +202,7 @@ _SHORTEST_LEASE, _LONGEST_LEASE = timedelta(seconds=5), timedelta(days=1)
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, matching(r"(?s).*\S.*", "text that is not empty"), AfterValidator(_storable)]
 Host = Annotated[Text, AfterValidator(_host)]
+User = Annotated[Text, AfterValidator(_user)]
 Place = Annotated[Text, AfterValidator(_place)]
 """A file or a folder, on this machine or in an object store."""
 Duration = Annotated[

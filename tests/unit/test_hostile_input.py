@@ -217,3 +217,16 @@ def test_a_moment_that_no_log_can_hold_is_refused(tmp_path: Path, moment: str) -
 def test_a_count_is_a_plain_decimal_number(tmp_path: Path, value: str) -> None:
     assert refusal(tmp_path, MINIMAL + f"vnodes: {value}").startswith("vnodes is ")
     assert load(tmp_path, MINIMAL + "vnodes: 017").vnodes == 17
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "tls: {enabled: true, ca: 'me:hunter2@db'}",
+        "cdc: {startup_mode: specific, specific: {gtid: 'me:hunter2@db'}}",
+        "watermark_table: 'me:hunter2@db'",
+    ],
+)
+def test_an_address_with_a_password_is_refused_wherever_it_stands(tmp_path: Path, lines: str) -> None:
+    assert refusal(tmp_path, with_mysql(lines)).startswith(f"mysql.{lines.partition(':')[0]}")
+    assert refusal(tmp_path, MINIMAL.replace("user: u", "user: 'me:hunter2@db'")).startswith("mysql.user is (hidden)")
