@@ -15,6 +15,7 @@ from pathlib import Path
 
 from vnode_backfill.config_values import TlsSection
 from vnode_backfill.errors import ConfigError, SinkError
+from vnode_backfill.small_files import read_small_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class IotdbTls:
                 tried.load_verify_locations(tls.ca)
             if tls.cert:
                 tried.load_cert_chain(tls.cert, tls.key)
-            own = "\n".join(Path(path).read_text() for path in (tls.cert, tls.key) if path) or None
-            return cls(Path(tls.ca).read_text() if tls.ca else None, own)
+            own = "\n".join(read_small_text(Path(path)) for path in (tls.cert, tls.key) if path) or None
+            return cls(read_small_text(Path(tls.ca)) if tls.ca else None, own)
         except (OSError, ValueError) as error:
             raise ConfigError(f"sink.iotdb.tls: a certificate or key cannot be used: {error}") from error
 
