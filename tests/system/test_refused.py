@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from devkit.mysql import MySqlServer
 from tests.hostile_values import SECRET, VALUES, Bench, case, keys
 from tests.system.job_case import JobCase, execute
 
+SAMPLED = 8
+
 
 @pytest.fixture(scope="module")
 def database(mysql_server: MySqlServer) -> Iterator[str]:
@@ -18,7 +22,7 @@ def database(mysql_server: MySqlServer) -> Iterator[str]:
     name = "refused"
     execute(
         mysql_server, None, f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}",
-        f"CREATE TABLE {name}.good (id INT PRIMARY KEY, v INT)", f"INSERT INTO {name}.good VALUES (1, 1), (2, 2)",
+        f"CREATE TABLE {name}.orders (id INT PRIMARY KEY, v INT)", f"INSERT INTO {name}.orders VALUES (1, 1), (2, 2)",
         f"CREATE TABLE {name}.zero (d DATE, n INT, PRIMARY KEY (d, n))",
     )  # fmt: skip
     with mysql_server.connect(name) as connection, connection.cursor() as cursor:
@@ -43,7 +47,7 @@ def refused(job: JobCase, *flags: str, plan: int = 2) -> str:
 def test_a_page_that_cannot_be_served_is_refused_before_anything_is_written(
     mysql_server: MySqlServer, database: str, tmp_path: Path
 ) -> None:
-    job = JobCase(mysql_server, tmp_path, database, "good", settings={"ui": {"host": "203.0.113.7", "port": 18321}})
+    job = JobCase(mysql_server, tmp_path, database, settings={"ui": {"host": "203.0.113.7", "port": 18321}})
     assert "ui.host: cannot listen on 203.0.113.7" in refused(job)
 
 
@@ -58,7 +62,7 @@ def test_a_zero_date_at_the_head_of_the_key_is_refused_before_anything_is_writte
 def test_a_master_that_spark_does_not_know_is_refused_before_anything_is_written(
     mysql_server: MySqlServer, database: str, tmp_path: Path
 ) -> None:
-    job = JobCase(mysql_server, tmp_path, database, "good", settings={"storage": {"options": {"KEY": SECRET}}})
+    job = JobCase(mysql_server, tmp_path, database, settings={"storage": {"options": {"KEY": SECRET}}})
     told = refused(job, "--master", f"local[{SECRET}]", plan=0)
     assert "Spark could not be started\n  detail: org.apache.spark.SparkException: Could not parse Master URL" in told
 
@@ -68,7 +72,7 @@ def test_a_master_that_spark_does_not_know_is_refused_before_anything_is_written
 def test_a_jvm_that_does_not_start_is_refused_before_anything_is_written(
     mysql_server: MySqlServer, database: str, tmp_path: Path, spark: dict[str, str]
 ) -> None:
-    job = JobCase(mysql_server, tmp_path, database, "good", settings={"spark": spark})
+    job = JobCase(mysql_server, tmp_path, database, settings={"spark": spark})
     assert "Spark could not be started" in refused(job, plan=0)
 
 
@@ -76,7 +80,7 @@ def test_a_jvm_that_does_not_start_is_refused_before_anything_is_written(
 def test_a_job_that_exists_fails_with_1_where_spark_cannot_be_started(
     mysql_server: MySqlServer, database: str, tmp_path: Path
 ) -> None:
-    job = JobCase(mysql_server, tmp_path, database, "good")
+    job = JobCase(mysql_server, tmp_path, database)
     job.to_live()
     good = job.loaded_config().spark["spark.driver.memory"].get_secret_value()
     job.use(spark={"spark.driver.memory": "1k"})
@@ -95,7 +99,18 @@ def test_a_hostile_value_that_is_accepted_does_no_harm_on_a_real_server(
     mysql_server: MySqlServer, database: str, tmp_path: Path
 ) -> None:
     """`plan` with each of them ends with a plan, a refusal or an error in words."""
-    bench = Bench(tmp_path, mysql_server.port, user=mysql_server.user, database=database)
-    faults = [(key, value, fault) for key in keys() for value in VALUES if (fault := bench.judge(case((key, value))))]
+    seed = int(os.environ.get("HOSTILE_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"HOSTILE_SEED={seed}")
+    chosen = random.Random(seed)
+    account = "hostile@'127.0.0.1'"
+    execute(
+        mysql_server, None, f"DROP USER IF EXISTS {account}", f"CREATE USER {account} IDENTIFIED BY '{SECRET}'",
+        f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {account}",
+    )  # fmt: skip
+    bench = Bench(tmp_path, mysql_server.port, user="hostile", database=database)
+    assert bench.plan(case((("vnodes",), "4")))[0] == 0, bench.plan(case((("vnodes",), "4")))
+    cases = [(key, value) for key in keys() for value in chosen.sample(VALUES, SAMPLED)]
+    faults = [(key, value, fault) for key, value in cases if (fault := bench.judge(case((key, value))))]
     bench.close()
+    execute(mysql_server, None, f"DROP USER {account}")
     assert not faults, f"{len(faults)}: {faults[:10]}"
