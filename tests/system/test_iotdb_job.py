@@ -37,7 +37,7 @@ def readings(mysql_server: MySqlServer, iotdb_server: IotdbServer, tmp_path: Pat
     execute(mysql_server, database, *DIGITS, CREATE, FILL)
     example = load_config(REPOSITORY / "conf" / "mysql-to-iotdb.yaml").sink.iotdb
     assert example is not None
-    elsewhere = {"host", "port", "user", "password_env", "password_file", "timeout"}
+    elsewhere = {"host", "port", "user", "password_env", "password_file", "tls", "timeout"}
     mapping: dict[str, object] = example.model_dump(mode="json", exclude=elsewhere, exclude_unset=True)
     mapping["dead_letter"] = str(tmp_path / "rejected")
     yield IotdbJob(mysql_server, tmp_path, database, "reading", target=iotdb_server, iotdb=mapping)
