@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from consume_upstream.continuity import READ_AGAIN
 from consume_upstream.log import LogBatch, Transaction
 from consume_upstream.mysql import log_route as route
 from consume_upstream.mysql import log_walk as walk
@@ -253,7 +254,7 @@ def _refuse(reason: int) -> None:
         raise LogFormatError(
             "a row image of the log does not hold every column",
             detail="A session wrote with binlog_row_image other than FULL.",
-            hint="SET GLOBAL binlog_row_image = FULL, and look for sessions that set their own; then re-snapshot.",
+            hint=f"SET GLOBAL binlog_row_image = FULL, and look for sessions that set their own. {READ_AGAIN}",
         )
     if reason == walk.OTHER_COLUMN_COUNT:
         raise LogFormatError("a row event of the log has another number of columns than its table")
