@@ -51,9 +51,10 @@ _DEEPEST = 32
 _MOST_VALUES = 20_000
 _MOST_LISTED = 20
 _LONGEST_SHOWN = 80
-# Words of the file inside a message of the YAML library; it puts names of its own tokens in angle brackets.
-_QUOTED = re.compile(r"""\s?(?:'(?!<)[^']*'|"(?!<)[^"]*")""")
-_CREDENTIALS = re.compile(r":[^/@\s]+@")
+# Quoted parts of a message of the YAML library. Its own are names of tokens in angle brackets, and signs; others are words of the file.
+_QUOTED = re.compile(r"""\s?(?:'(<[^']*|[],}:])'|'[^']*'|"[^"]*")""")
+# A password before a host, whatever letters it has (keys of S3 hold `/`), or a token among the parameters of an address.
+_CREDENTIALS = re.compile(r":(?!//)[^@]+@|[?&;][\w-]+=")
 # What people put there may be a secret, so a mistake beside it must not print it.
 _HIDDEN = frozenset({"storage", "spark", "password", "password_env", "password_file"})
 _WRONG_TYPE = {
@@ -174,7 +175,11 @@ def _check_extent(path: Path, text: str) -> None:
 def _syntax_fault(error: yaml.YAMLError) -> str:
     """Where and what, never the line itself: it may hold a secret, and so may a word that the library quotes."""
     if isinstance(error, yaml.MarkedYAMLError):
-        what = ", ".join(_QUOTED.sub("", part) for part in (error.context, error.problem) if part)
+        what = ", ".join(
+            _QUOTED.sub(lambda found: found[0] if found[1] else "", part)
+            for part in (error.context, error.problem)
+            if part
+        )
         mark = error.problem_mark or error.context_mark
         return f"{what}, in line {mark.line + 1}, column {mark.column + 1}" if mark else what
     if isinstance(error, yaml.reader.ReaderError):

@@ -116,8 +116,10 @@ def _place(value: str) -> str:
             "must be written out: ~ means a home only to a shell; ${HOME}/ is replaced, and ./~ is a folder"
         )
     scheme, sign, rest = value.partition("://")
-    if re.match(r"[^/@]*:[^/@]*@", rest if sign else value):
-        raise ValueError("must not hold a password; storage.options is for that")
+    # After a colon is a port, or a password that may hold `/`. Parameters are tokens, such as the `sig` of Azure.
+    secret = r"[^/@]*:(?![0-9]+/)[^@]*@|.*[?&][\w-]+=" if sign else r"[^/@]*:[^/@]*@"
+    if re.match(secret, rest if sign else value):
+        raise ValueError("must not hold a password or a token; storage.options is for that")
     if re.match(r"file:/(?!//)", value) or (
         sign and (scheme.lower() not in _STORES or not re.match(r"\S*[^\s/]", rest))
     ):

@@ -38,7 +38,8 @@ def test_a_default_that_depends_on_a_mistake_is_no_mistake_of_its_own(tmp_path: 
     "host",
     [
         "db..example.com", ".example.com", "a" * 300, "db.example.com:3306", "mysql://db", "[::1]", "db example", "-" * 64,
-        "x." * 200 + "y", "ü" * 63, "db\n", "root:hunter2@db",
+        "x." * 200 + "y", "ü" * 63, "db\n", "root:hunter2@db", "mysql://u:a/hunter2@db", "mysql://u:a hunter2@db",
+        "jdbc:mysql://db/shop?user=u&password=hunter2",
     ],
 )  # fmt: skip
 def test_a_host_that_no_resolver_can_look_up_is_refused(tmp_path: Path, host: str) -> None:
@@ -63,10 +64,27 @@ def test_a_timeout_that_no_socket_can_wait_is_refused(tmp_path: Path, key: str) 
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("~/state", "~ means a home only to a shell"), ("s3://me:hunter2@bucket/x", "must not hold a password")],
+    [
+        ("~/state", "~ means a home only to a shell"),
+        ("s3://me:hunter2@bucket/x", "must not hold a password"),
+        ("s3://me:a/b+hunter2@bucket/x", "must not hold a password"),
+        ("abfss://c@account.dfs.core.windows.net/x?sv=2024&sig=hunter2", "must not hold a password"),
+        ("https://account.blob.core.windows.net/c?sig=hunter2", "must not hold a password"),
+    ],
 )
 def test_a_path_is_written_out_and_holds_no_password(tmp_path: Path, path: str, message: str) -> None:
     assert message in refusal(tmp_path, MINIMAL.replace("/lake/state", f"'{path}'"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/data/my lake/a:b@c?d=e", "./~", "abfss://c@account.dfs.core.windows.net/a@b", "hdfs://node:8020/user/a@b/x",
+        "s3://bucket/my lake/x@y", "file:///data/x", "gs://bucket/a=b/c",
+    ],
+)  # fmt: skip
+def test_a_path_with_unusual_letters_is_taken(tmp_path: Path, path: str) -> None:
+    assert load(tmp_path, MINIMAL.replace("/lake/state", f"'{path}'")).state.path == path
 
 
 @pytest.mark.parametrize("escape", ["\\0", "\\ud800"])
@@ -123,6 +141,11 @@ def test_a_syntax_error_names_its_place_and_not_the_line(tmp_path: Path, line: s
     told = refusal(tmp_path, MINIMAL.replace("table: orders", f"table: orders\n{line}"))
     assert "is not valid YAML" in told
     assert at in told
+
+
+def test_a_syntax_error_says_which_sign_is_missing(tmp_path: Path) -> None:
+    told = refusal(tmp_path, MINIMAL + "epoch: {live: 1s, backfill: 10s\nworkers: 'hunter2'")
+    assert "expected ',' or '}'" in told
 
 
 @pytest.mark.parametrize(
@@ -229,4 +252,5 @@ def test_a_count_is_a_plain_decimal_number(tmp_path: Path, value: str) -> None:
 )
 def test_an_address_with_a_password_is_refused_wherever_it_stands(tmp_path: Path, lines: str) -> None:
     assert refusal(tmp_path, with_mysql(lines)).startswith(f"mysql.{lines.partition(':')[0]}")
-    assert refusal(tmp_path, MINIMAL.replace("user: u", "user: 'me:hunter2@db'")).startswith("mysql.user is (hidden)")
+    for user in ("me:hunter2@db", "me:a/hunter2@db", "me:a hunter2@db"):
+        assert refusal(tmp_path, MINIMAL.replace("user: u", f"user: '{user}'")).startswith("mysql.user is (hidden)")
