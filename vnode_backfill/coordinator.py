@@ -137,7 +137,8 @@ def decide(state: Coordinator, event: Event) -> Decision:
         return state, ()
     match event:
         case Started():
-            return _start(state)
+            # What fails before counts: a job whose JVM or lease is gone already is not begun beside the storing of its reason.
+            return _start(state) if state.stage is Stage.STARTING else (state, ())
         case RangesRead() | ChangesBuffered() | EpochMerged() | ReceiptsCommitted():
             return _collect(state, event)
         case PlanExtended(plan=plan):

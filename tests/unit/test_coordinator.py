@@ -240,6 +240,22 @@ def test_definite_failure_while_a_retry_is_prepared_stops_the_job(error: Backfil
     assert job.happen(EpochRestarted()) == [], "what was to be tried again is not"
 
 
+def test_job_that_fails_before_it_has_started_does_not_start() -> None:
+    job = Job.new()
+    job.hold = (CommitEpoch,)
+    job.happen(ActorFailed(SparkLostError("gone")))
+    assert job.happen(Started()) == [], "its reason is being stored"
+    assert kinds(job.happen(StateCommitted(job.state.revision + 1))) == ["Stop"]
+
+
+def test_job_whose_source_is_lost_before_it_has_started_starts_once() -> None:
+    job = Job.new()
+    job.hold = (RestartEpoch, SampleSource)
+    job.happen(ActorFailed(LOST))
+    assert job.happen(Started()) == []
+    assert kinds(job.happen(EpochRestarted())) == ["InjectBarrier", "SampleSource"]
+
+
 def test_definite_failure_while_a_commit_is_tried_again_stores_no_reason_of_the_same_revision() -> None:
     job = held_in_epoch_one(CommitEpoch)
     job.hold = (CommitEpoch, RestartEpoch)
