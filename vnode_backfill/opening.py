@@ -290,7 +290,7 @@ def begin(config: Config, table: MySqlTable) -> Beginning:
 def _first_offset(config: Config, table: MySqlTable, start: StartPlan, log: SourceLog) -> CdcOffset:
     match start.from_:
         case Latest():
-            return table.first_offset()
+            return table.beginning()
         case At(offset=offset):
             _check_boundary(config, table, offset, log)
             return offset

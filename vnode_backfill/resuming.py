@@ -67,7 +67,7 @@ def copy_again(
     """Begin again at what is visible now and read every range, those of keys outside the plan included."""
     state = loaded.state
     table = replace(table, era=state.written.era + 1)
-    first = table.identified(table.first_offset())
+    first = table.identified(table.beginning())
     sink = open_sink(config, loaded.record, store, table)
     try:
         plan = extended_plan(table, sink, loaded.plan.at(state.plan_generation), config)

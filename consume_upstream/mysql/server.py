@@ -21,6 +21,7 @@ from consume_upstream.mysql.facts import ServerFacts, TableProfile, read_server_
 from consume_upstream.mysql.file_identity import identity_now, take_identity
 from consume_upstream.mysql.log_reader import LogBatch, read_log
 from consume_upstream.mysql.positions import Lend, LogQuestions
+from consume_upstream.mysql.prepared import wait_for_prepared
 from consume_upstream.mysql.resultset import ZeroDates
 from consume_upstream.mysql.session import ServerIdentity, ask, check_server, identify
 from consume_upstream.mysql.snapshot import SnapshotReader
@@ -114,6 +115,13 @@ class MySqlTable:
 
     def first_offset(self) -> CdcOffset:
         return self.log_questions().first_offset()
+
+    def beginning(self) -> CdcOffset:
+        """The first offset of a job that reads the table later, once nothing is prepared any more that was logged below it."""
+        first = self.first_offset()
+        with self.connect() as connection:
+            wait_for_prepared(connection, self.visibility_timeout)
+        return first
 
     def log_stretches(self, after: CdcOffset, upto: CdcOffset) -> list[tuple[CdcOffset, CdcOffset]]:
         """`(after, upto]` cut where a file of the log begins, which is where a transaction begins.
