@@ -122,6 +122,11 @@ class StateStore(StateReader):
                 self._write_released(self._lease, keep_rows=True)
             self._lease = None
 
+    def leave_lease(self) -> None:
+        """Neither renew the lease any more nor give it back: it runs out."""
+        with self._lock:
+            self._lease = None
+
     def create(self, record: JobRecord, plan: SplitPlan, state: BackfillState, lease: Lease) -> None:
         """Bring the job into being, by the driver that holds `lease`; refused if it exists."""
         with self._lock:

@@ -41,7 +41,7 @@ from vnode_backfill.config import Config
 from vnode_backfill.epoch import Actor, Barrier, BarrierKind
 from vnode_backfill.errors import BackfillError, LawBrokenError, SparkLostError, StuckError
 from vnode_backfill.intent import Sample
-from vnode_backfill.jvm import JvmWatch
+from vnode_backfill.jvm import JvmWatch, tasks_outlive
 from vnode_backfill.keys import SplitPlan
 from vnode_backfill.merge import MergeRoute, merge_epoch
 from vnode_backfill.planning import extended_plan
@@ -184,6 +184,7 @@ class Performer:
         self.task_slots = services.spark.sparkContext.defaultParallelism
         self.stopping = threading.Event()
         """Set when the job was asked to stop."""
+        self.leaves_tasks = False  # when it was closed: whether something that it has begun may still write
         self._receipts: tuple[ReadReceipt, ...] = ()
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="action")
         self._running: set[Future[None]] = set()
@@ -228,7 +229,8 @@ class Performer:
         """End what is not begun, and wait a while for the rest: what does not end by itself ends with the process."""
         self._awake.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        wait(tuple(self._running), timeout=_CLOSE_SECONDS)
+        left = wait(tuple(self._running), timeout=_CLOSE_SECONDS).not_done
+        self.leaves_tasks = bool(left) or tasks_outlive(self.services.spark.sparkContext)
         self._progress.close()
         self.source.close()
 
@@ -275,11 +277,12 @@ class Performer:
         return in_group(JobGroup(_GROUP, str(actor), f"{actor} of epoch {barrier.epoch}"))
 
     def _with_spark(self, work: Callable[[], Result], without: Callable[[], Result]) -> Result:
-        """What `work` does in Spark; a stop is carried out `without` it where its JVM has ended."""
+        """What `work` does in Spark; a stop is carried out `without` it where its JVM has ended, and no task writes to IoTDB."""
+        iotdb, spark = self.services.config.sink.iotdb, self.services.spark.sparkContext
         try:
             return work()
         except SparkLostError as error:
-            if not self.stopping.wait(_STOP_COMES_SECONDS):
+            if (iotdb and tasks_outlive(spark)) or not self.stopping.wait(_STOP_COMES_SECONDS):
                 raise
             log.warning("stopping without spark error=%s", error.detail)
             time.sleep(_WORKERS_END_SECONDS)

@@ -279,6 +279,9 @@ def _run_opened(
     job = single_job.job_of(services, opened, watch)
     session.watch.excused = lambda: job.is_stopping
     _, failure = job.run(Until.LIVE if opened.start.bounded else until)
+    if job.leaves_tasks and config.sink.iotdb is not None:
+        # They look at the lease. The next driver waits until it has run out.
+        opened.store.leave_lease()
     _say(*last_words(services.sink))
     return failure
 

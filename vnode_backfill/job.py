@@ -130,6 +130,11 @@ class BackfillJob:
         """Whether the job was asked to stop, by whomever."""
         return self._performer.stopping.is_set()
 
+    @property
+    def leaves_tasks(self) -> bool:
+        """Whether tasks of a job that has ended may still write."""
+        return self._performer.leaves_tasks
+
     def _take(self, event: LocalBarrierEvent[Event]) -> None:
         """Count what metrics and faces want to know of it, and let it happen."""
         match event:

@@ -53,6 +53,12 @@ def jvm_end(spark: SparkContext, *, seconds: float = 0.0) -> SparkLostError | No
     return None
 
 
+def tasks_outlive(spark: SparkContext) -> bool:
+    """Whether the JVM has ended and its tasks may not have: on a cluster they end when their executor has heard of it."""
+    master = str(spark.master)
+    return master != "local" and not master.startswith("local[") and jvm_end(spark) is not None
+
+
 @contextmanager
 def starting() -> Iterator[None]:
     """Report what breaks while a session is opened as the loss of its JVM, if somebody has killed that."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from iotdb.utils.IoTDBConstants import TSDataType
 from iotdb.utils.NumpyTablet import NumpyTablet
 from pyspark.sql import SparkSession
 
+from devkit.cluster import SparkCluster
 from devkit.iotdb import IotdbServer
 from devkit.mysql import MySqlServer
 from devkit.operations import OpKind
@@ -22,9 +26,10 @@ from devkit.writer import Workload
 from progress.report import JobPhase
 from tests.system.iotdb_job import NO_SHARED_TIMES, IotdbJob, points_of, rows_of
 from tests.system.job_case import execute
-from tests.system.process_tree import kill_jvm, stop_all, until_copying
-from vnode_backfill.errors import PlanRefusedError
+from tests.system.process_tree import LOST, jvm_of, kill_jvm, stop_all, until_copying
+from vnode_backfill.errors import PlanRefusedError, StateError
 from vnode_backfill.job import Until
+from vnode_backfill.places import owner, state_store
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -143,6 +148,24 @@ def test_a_takeover_waits_until_the_lease_of_the_dead_driver_has_run_out(case: I
         first.process.wait()
         printed = case.run("--until", "live")
     assert "waiting for the lease of the driver that ended to run out" in printed
+    assert case.differences() == []
+
+
+def test_tasks_of_a_cluster_that_may_outlive_the_jvm_keep_the_lease_also_at_a_stop(
+    case: IotdbJob, tmp_path: Path
+) -> None:
+    """What they write is visible at once: nobody may say that the job has stopped, and the next driver waits for their lease."""
+    case.lease = "1m"
+    with SparkCluster(Path(sys.executable), tmp_path / "cluster", count=1) as cluster, writing(case):
+        with case.started("run", "--master", cluster.master) as driver:
+            until_copying(case, driver)
+            jvm_of(driver.pid).send(signal.SIGKILL)
+            driver.send(signal.SIGTERM)
+            assert LOST in driver.wait(1, seconds=120)
+        with pytest.raises(StateError):
+            state_store(case.loaded_config()).acquire_lease(owner(), timedelta(minutes=1), wait_out=True)
+        case.run("--until", "live")
+    case.to_live()
     assert case.differences() == []
 
 
