@@ -201,7 +201,7 @@ def _reason(said: str) -> str:
     lines = [
         line for line in lines if line and not re.match(r"at |\.\.\. |An error occurred while|.*\b(WARN|INFO)\b", line)
     ]
-    named = [line for line in lines if re.search(r"(Exception|Error): ", line)]
+    named = [line for line in lines if re.search(r"\w(Exception|Error): ", line)]
     return re.sub(r'^Exception in thread "[^"]*" ', "", named[0]) if named else " ".join(lines[-3:])
 
 

@@ -11,12 +11,14 @@ from vnode_backfill.config import Config
 from vnode_backfill.config_values import reveal
 from vnode_backfill.errors import StateError
 from vnode_backfill.places import state_folder, state_store
+from vnode_backfill.writable import check_state_readable
 
 
 def read_report(config: Config) -> Report:
     """The newest report; raises if there is no such job."""
     report = find_report(config)
     if report is None:
+        check_state_readable(config)
         raise StateError(
             f"there is no job {config.job} in {config.state.path}",
             hint="Start it with `vnode-backfill run --config …`, or check job and state.path.",

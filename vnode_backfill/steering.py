@@ -26,6 +26,7 @@ from vnode_backfill.keys import Bound, SplitPlan, bound_of
 from vnode_backfill.places import buffer_path, owner, state_store
 from vnode_backfill.status import find_report, read_report
 from vnode_backfill.vnode import Key, KeyKind, KeyPart, KeyValue
+from vnode_backfill.writable import check_state_readable, check_state_writable
 
 _MOST_DIGITS = 9
 
@@ -151,7 +152,9 @@ def _job(config: Config) -> tuple[StateStore, Loaded]:
     store = state_store(config)
     loaded = store.load()
     if loaded is None:
+        check_state_readable(config)
         raise StateError(f"there is no job {config.job} in {config.state.path}", hint="Check job and state.path.")
+    check_state_writable(config)
     return store, loaded
 
 

@@ -19,6 +19,8 @@ from vnode_backfill.places import state_folder
 _ROOM_FOR_FILES = 256
 """Bytes of a path that the job's own folders and files below it need."""
 
+_ANOTHER_ACCOUNT = "Ask with the account that runs the job."
+
 
 def check_writable(config: Config) -> None:
     """Raise ConfigError with the YAML path of the first folder that this process cannot write to."""
@@ -29,13 +31,36 @@ def check_writable(config: Config) -> None:
         "sink.iotdb.dead_letter": iotdb.dead_letter if iotdb else None,
     }
     for key, place in places.items():
-        folder = None if place is None else local_path(place)
-        if folder is not None and (fault := _fault(folder.absolute())):
-            raise ConfigError(
-                f"{key} is {place}; it cannot be written",
-                detail=fault,
-                hint=f"Give {key} a folder that this account may write to, or that it may make.",
-            )
+        if place is not None:
+            _check_writable(key, place, f"Give {key} a folder that this account may write to, or that it may make.")
+
+
+def check_state_writable(config: Config) -> None:
+    """Raise ConfigError if this process cannot write down a request, or remove the job."""
+    _check_writable("state.path", state_folder(config), _ANOTHER_ACCOUNT)
+
+
+def check_state_readable(config: Config) -> None:
+    """Raise ConfigError if this process may not look whether there is a job; a folder that does not exist is fine."""
+    place = state_folder(config)
+    folder = local_path(place)
+    if folder is None:
+        return
+    try:
+        folder.stat()
+        reason = "" if os.access(folder, os.R_OK | os.X_OK) else "it may not be read by this account"
+    except PermissionError as error:
+        reason = error.strerror or str(error)
+    except OSError:
+        return
+    if reason:
+        raise ConfigError(f"state.path is {place}; it cannot be read", detail=reason, hint=_ANOTHER_ACCOUNT)
+
+
+def _check_writable(key: str, place: str, hint: str) -> None:
+    folder = local_path(place)
+    if folder is not None and (fault := _fault(folder.absolute())):
+        raise ConfigError(f"{key} is {place}; it cannot be written", detail=fault, hint=hint)
 
 
 def _fault(folder: Path) -> str:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_config import MINIMAL, load
 from vnode_backfill.jvm_settings import SENSITIVE, given_to_spark_submit, keep_to_this_machine
+from vnode_backfill.spark_session import _configured, _reason
 
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 
@@ -55,3 +57,29 @@ def test_current_folder_is_searched_only_if_the_packages_come_from_it(
     assert "PYTHONSAFEPATH" not in os.environ
     keep_to_this_machine(tmp_path / "elsewhere")
     assert (os.environ["PYTHONSAFEPATH"], os.environ["SPARK_LOCAL_IP"]) == ("1", "10.0.0.7")
+
+
+def test_page_of_spark_is_off_and_its_ports_are_on_the_loopback_unless_the_file_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SPARK_LOCAL_IP", "PYTHONSAFEPATH", "PYSPARK_PYTHON"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    local = dict(_configured(load(tmp_path, MINIMAL), None).getAll())
+    assert (local["spark.ui.enabled"], local["spark.driver.bindAddress"]) == ("false", "127.0.0.1")
+    assert local["spark.redaction.regex"] == SENSITIVE
+    asked = dict(_configured(load(tmp_path, MINIMAL + "spark: {spark.ui.enabled: true}"), None).getAll())
+    assert asked["spark.ui.enabled"] == "true"
+    cluster = dict(_configured(load(tmp_path, MINIMAL), "yarn").getAll())
+    assert "spark.driver.bindAddress" not in cluster
+    assert cluster["spark.redaction.regex"] == SENSITIVE
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Unrecognized VM option 'X'\nError: Could not create the Java Virtual Machine.\n", "Unrecognized VM option 'X' Error"),
+        ("WARN x\nException in thread \"main\" a.b.SparkException: no such master\n\tat a.b.c\n", "a.b.SparkException: no such"),
+    ],
+)  # fmt: skip
+def test_reason_of_a_jvm_that_does_not_start_names_the_cause(said: str, told: str) -> None:
+    assert _reason(said).startswith(told)
