@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,16 +20,24 @@ from vnode_backfill.places import state_store
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def folder() -> Iterator[Path]:
+    """A folder that other accounts can reach; pytest closes its own again whenever another run of it starts."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def path(folder: Path) -> Path:
     """The configuration of a job that exists and that nobody drives."""
     settings = {
         "job": "orders",
         "mysql": {"host": "nowhere.invalid", "user": "root", "database": "shop", "table": "orders"},
-        "sink": {"delta": {"path": str(tmp_path / "lake")}},
-        "state": {"path": str(tmp_path / "state")},
+        "sink": {"delta": {"path": str(folder / "lake")}},
+        "state": {"path": str(folder / "state")},
         "vnodes": 4,
     }
-    file = tmp_path / "job.yaml"
+    file = folder / "job.yaml"
     file.write_text(json.dumps(settings))
     store = state_store(load_config(file, {}))
     lease = store.acquire_lease("anna", timedelta(hours=1))
@@ -61,9 +70,6 @@ if not own:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 print("code", execute([{command!r}, "--config", {str(path)!r}]))
 """
-    for parent in (path.parent, *path.parent.parents):
-        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
-            parent.chmod(parent.stat().st_mode | 0o055)
     done = subprocess.run(
         [sys.executable, "-c", lines], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
     )
