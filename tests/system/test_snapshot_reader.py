@@ -451,8 +451,9 @@ def test_rows_come_through_tls(mysql_server: MySqlServer, mode: TlsMode) -> None
 
 
 def test_server_of_another_authority_is_not_trusted(mysql_server: MySqlServer) -> None:
-    with pytest.raises(SourceLostError, match="connecting"):
+    with pytest.raises(SourceError, match=r"certificate of .* is not accepted") as raised:
         connect(address_of(mysql_server, TlsOptions(TlsMode.VERIFY_IDENTITY)))
+    assert not raised.value.retryable
 
 
 def test_wrong_password_is_no_lost_connection(source_server: SqlServer) -> None:
