@@ -1,4 +1,7 @@
-"""`python -m benchmarks [--rows 2000000] [--only snapshot,…]`: run the cases on a private server, print one table, store it as JSON."""
+"""Runs the cases on a private server, prints one table and stores it as JSON.
+
+`python -m benchmarks [--rows 2000000] [--only snapshot,…]`
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every case is given: the source, a folder, the size and the number of rounds."""
+"""Holds what every case gets: the source, a folder, the size and the number of rounds."""
 
 from __future__ import annotations
 

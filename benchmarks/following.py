@@ -1,4 +1,4 @@
-"""What following the log costs: an epoch's fixed cost, and how fast a backlog is caught up."""
+"""Measures what following the log costs: an epoch's fixed cost, and how fast a backlog is caught up."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from benchmarks.process_tree import Cpu
 from benchmarks.recorder import Mark
 from benchmarks.results import Figure, figure
 from benchmarks.runs import JobRun, RunFailedError, read_marks, start
-from consume_upstream.offset import CdcOffset
+from consume_upstream.log.offset import CdcOffset
 from consume_upstream.upstream_table import UpstreamTable
 from devkit.waiting import wait_for
-from vnode_backfill import opening
-from vnode_backfill.config import load_config
+from vnode_backfill.config.job import load_config
+from vnode_backfill.job.open.source import open_table
 
 _TINY = {
     # Each epoch reads one range of a hundred rows per worker, and none waits for its length.
@@ -93,7 +93,7 @@ def catchup(bench: Bench) -> list[Figure]:
     bench.source.create_table("backlog", rows)
     job = bench.job("backlog")
     job.to_live()
-    table = opening.open_table(load_config(job.config))
+    table = open_table(load_config(job.config))
     after = table.written_offset()
     bench.source.insert_copies("backlog", rows)
     upto = table.written_offset()
@@ -123,7 +123,7 @@ def _decode(table: UpstreamTable, after: CdcOffset, upto: CdcOffset, rows: int) 
 
 
 def _stage(run: JobRun, name: str) -> _Stage:
-    """All orders of this name together, over the run's epochs. Nothing else may run beside them, or their CPU time counts it too."""
+    """All orders of this name together, over the run's epochs. Whatever runs beside them is in their CPU time too."""
     before = [mark for mark in run.marks if mark.name == name and mark.moment == "before"]
     after = [mark for mark in run.marks if mark.name == name and mark.moment == "after"]
     stages = [_between(one, other) for one, other in zip(before, after, strict=True)]

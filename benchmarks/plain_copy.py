@@ -1,7 +1,8 @@
-"""What a user does without this product: `spark.read.jdbc → delta`, in a process of its own, with the best partitioning known.
+"""Copies a table as a user would without this product: `spark.read.jdbc → delta`, with the best partitioning known.
 
-The copy is done several times in one session: the first with a JVM as cold as the job's, the others with one that has compiled the whole
-path already. Prints one JSON document with the moments on the machine's monotonic clock.
+It runs in its own process and copies several times in one session: the first time with a JVM as cold as the job's, then
+with one that has compiled the whole path already. It prints one JSON document with the moments on the machine's
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pyspark.sql import SparkSession
 from benchmarks.process_tree import TreeMeter
 from devkit.fetch import fetch_jars
 from devkit.spark import spark_conf
-from vnode_backfill.jvm_classes import sharing_options
+from vnode_backfill.spark.class_archive import sharing_options
 
 FETCH_ROWS = 10_000
 """Without it the driver would read each partition's whole result into memory first."""
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> int:
 
 def _session(slots: int, memory: str) -> SparkSession:
     builder = SparkSession.builder.master(f"local[{slots}]").appName("plain copy")
-    # The compiler at its full strength: this JVM sees the rows. What the job's JVM need not load, this one need not load either.
+    # The compiler at its full strength: this JVM sees the rows. The same kept classes as the job's JVM.
     settings = {**spark_conf(fetch_jars()), "spark.driver.memory": memory}
     settings["spark.driver.extraJavaOptions"] = f"-Duser.timezone=UTC {sharing_options()}"
     for name, value in settings.items():
@@ -66,7 +67,7 @@ def _session(slots: int, memory: str) -> SparkSession:
 def _copy(session: SparkSession, arguments: argparse.Namespace) -> None:
     low, high = arguments.key_range
     options = {
-        # Spark knows how to quote for a mysql: address only; the driver takes it if it is told to.
+        # Spark quotes names rightly for a mysql: address only; the driver accepts one with this option.
         "url": f"jdbc:mysql://127.0.0.1:{arguments.port}/{arguments.database}?permitMysqlScheme",
         "driver": "org.mariadb.jdbc.Driver",
         "user": "root",

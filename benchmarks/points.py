@@ -1,9 +1,9 @@
-"""How fast rows become points in IoTDB: the job from MySQL through Spark, beside one process that writes ready data in a loop.
+"""Measures how fast rows become points in IoTDB: the job, beside one process that writes ready data in a loop.
 
-The table has one device per sensor and five measurements, in the order of sensor and time. The loop calls `insert_tablet` with NumPy
-arrays that are in the client's own layout already, 10,000 rows of one device each: no source, no conversion, no Spark. Both
-write to the same server, in turns, into databases of their own, when it has written out what the other gave it, and both are
-counted afterwards.
+The table has one device per sensor and five measurements, in the order of sensor and time. The loop calls
+`insert_tablet` with NumPy arrays that have the client's own layout already, 10,000 rows of one device each: no source,
+no conversion, no Spark. Both write to the same server, in turns, each into its own database, once the server has
+written out what the other gave it. The points of both are counted afterwards.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def _costs(jobs: Sequence[JobRun], jobs_cpu: Sequence[float], loops: Sequence[Lo
         figure(_CASE, "job, CPU of workers", [run.spent.cpu.workers for run in jobs], "CPU-s"),
         figure(_CASE, "job, CPU of source", [run.spent.server_cpu for run in jobs], "CPU-s"),
         figure(_CASE, "job, CPU of IoTDB", jobs_cpu, "CPU-s"),
-        figure(_CASE, "job, peak memory", [run.spent.peak_rss_bytes / 2**20 for run in jobs], "MB", note="without servers"),
+        figure(
+            _CASE, "job, peak memory", [run.spent.peak_rss_bytes / 2**20 for run in jobs], "MB", note="without servers"
+        ),
     ]  # fmt: skip
 
 

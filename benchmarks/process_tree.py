@@ -1,8 +1,8 @@
-"""What a process and everything it started has used: CPU time by role, and the peak of its resident memory.
+"""Measures what a process and everything it started has used: CPU time by role, and the peak of its resident memory.
 
-Read from /proc while it runs, because a worker that ended is no longer there to be asked: its last sample counts, so up to one
-sampling interval of each ended process is missing. Memory is the sum of all resident sets; pages that forked workers share are
-counted once per process, so the figure is an upper bound.
+It reads /proc while the process runs, because a worker that has ended cannot be asked. Its last sample counts, so up to
+one sampling interval of each ended process is missing. Memory is the sum of all resident sets; pages that forked
+workers share are counted once per process, so the figure is an upper bound.
 """
 
 from __future__ import annotations

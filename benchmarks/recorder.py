@@ -1,7 +1,8 @@
-"""The job's command line with a stopwatch in it: every order's begin and end, on the machine's monotonic clock.
+"""Runs the job's command line with a stopwatch: notes every order's begin and end, on the machine's monotonic clock.
 
-`python -m benchmarks.recorder --marks FILE -- run --config job.yaml …` runs as `vnode-backfill run …` and writes one JSON line per
-mark. The clock is the same for all processes of a machine, so whoever started this one can compare.
+`python -m benchmarks.recorder --marks FILE -- run --config job.yaml …` runs as `vnode-backfill run …` and writes one
+JSON line per mark. The clock is the same for all processes of a machine, so the process that started this one can
+compare.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import ParamSpec, TextIO, TypeVar
 
 from benchmarks.process_tree import Cpu, TreeMeter
-from vnode_backfill import actions, opening, planning, spark_session
-from vnode_backfill.actions import Moment
-from vnode_backfill.cli import main as run_command
-from vnode_backfill.protocol import Action, CommitEpoch, ReadRanges
+from vnode_backfill.commands.cli import main as run_command
+from vnode_backfill.decide.protocol import Action, CommitEpoch, ReadRanges
+from vnode_backfill.job.run import order_threads
+from vnode_backfill.job.run.order_threads import Moment
+from vnode_backfill.snapshot import plan_questions
+from vnode_backfill.spark import session
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,7 +34,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """`name` began or ended at `at`; `epoch` is the one it belongs to, or -1. `ranges` were ordered, `live` was committed."""
+    """`name` began or ended at `at`, in `epoch` or outside any (-1). `ranges` were ordered, `live` was committed."""
 
     at: float
     name: str
@@ -42,7 +46,7 @@ class Mark:
 
 
 class Recorder:
-    """Writes marks. With `cpu` each carries what the process tree has used, which takes some milliseconds to find out."""
+    """Writes marks. With `cpu` each holds what the process tree has used, which takes some milliseconds to measure."""
 
     def __init__(self, file: TextIO, *, cpu: bool) -> None:
         self._file, self._lock = file, threading.Lock()
@@ -86,11 +90,12 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
     with arguments.marks.open("w") as file:
         recorder = Recorder(file, cpu=arguments.cpu)
-        actions.seam = recorder.seam
-        opening.open_job = recorder.timed("open_job", opening.open_job)
-        # `opening` has imported it by name: it is replaced where it is looked up.
-        vars(opening)["plan_table"] = recorder.timed("plan_table", planning.plan_table)
-        spark_session.open_session = recorder.timed("open_session", spark_session.open_session)
+        order_threads.seam = recorder.seam
+        # Each function is replaced in the module whose functions call it.
+        opener = import_module("vnode_backfill.job.open.open")
+        vars(opener)["open_job"] = recorder.timed("open_job", opener.open_job)
+        plan_questions.plan_table = recorder.timed("plan_table", plan_questions.plan_table)
+        session.open_session = recorder.timed("open_session", session.open_session)
         run_command([word for word in arguments.command if word != "--"])
 
 

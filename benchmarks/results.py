@@ -1,4 +1,4 @@
-"""What a benchmark found: figures with their goals, as one table for people and one JSON document for everything else."""
+"""Writes what a benchmark found: figures with their goals, as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "numba", "numpy",
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the table. `values` holds every measurement; `value` is their median. `goal` is `>= 2.0`, `< 1` or empty."""
+    """One line of the table; `value` is the median of `values`. `goal` is `>= 2.0`, `< 1` or empty."""
 
     case: str
     what: str

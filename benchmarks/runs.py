@@ -1,8 +1,8 @@
-"""One timed run of the job or of the plain copy, each in a process of its own, as a user starts it.
+"""Runs the job or the plain copy once, in its own process, as a user starts it, and times it.
 
-Two times are told of each. `seconds` is the work: the job's from the session's being there until its commit said "live", the copy's until
-the table is written. The job examines and plans the table while the JVM starts; what is left of that when the session is there counts
-here, and all of it counts in `whole_seconds`, which is the process from its start to its end.
+Each run has two times. `seconds` is the work: from the moment the session is up until the job's commit says "live", or
+until the copy's table is written. The job examines and plans the table while the JVM starts. What is left of that when
+the session is up counts here. All of it counts in `whole_seconds`, the process from its start to its end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast a table is copied: idle, under write, by size, and what planning costs of it."""
+"""Measures how fast a table is copied: idle, under write, by size, and what share of it is planning."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.results import Figure, figure
 from benchmarks.runs import CopyRun, JobRun, start
 from benchmarks.source import DATABASE
 from devkit.waiting import wait_for
-from vnode_backfill import opening
-from vnode_backfill.config import load_config
-from vnode_backfill.keys import SplitPlan
-from vnode_backfill.plan import target_rows
-from vnode_backfill.planning import plan_table
+from vnode_backfill.config.job import load_config
+from vnode_backfill.job.open.source import open_table
+from vnode_backfill.snapshot.plan_questions import plan_table
+from vnode_backfill.words.key_range import SplitPlan
+from vnode_backfill.words.plan import target_rows
 
 _MEGABYTE = 1024 * 1024
 _CHANGES_PER_SECOND = 500
@@ -36,7 +36,7 @@ def snapshot(bench: Bench) -> list[Figure]:
 
 
 def writer(bench: Bench) -> list[Figure]:
-    """The same while a writer changes rows; afterwards the job goes on to the end of the log and is compared."""
+    """The same while a writer changes rows; afterwards the job continues to the end of the log and is compared."""
     case, table = "writer", "busy"
     bench.source.create_table(table, bench.rows, key_step=2)
     with _writing(bench, table) as counts:
@@ -95,7 +95,7 @@ def planning(bench: Bench) -> list[Figure]:
 
 def _evenness(bench: Bench, table: str, name: str) -> list[Figure]:
     config = load_config(bench.job(table).config)
-    facts, plan = plan_table(opening.open_table(config), config)
+    facts, plan = plan_table(open_table(config), config)
     target = target_rows(facts.estimated_rows, config.vnodes, facts.average_row_bytes, config.limits.range_bytes)
     counts = _rows_per_range(bench, table, plan)
     within = 100 * sum(target <= 2 * rows <= 4 * target for rows in counts) / len(counts)

@@ -1,4 +1,4 @@
-"""The server of the benchmarks and its tables."""
+"""Starts the server of the benchmarks and fills its tables."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Source:
         self._analyse(name)
 
     def insert_copies(self, name: str, rows: int) -> None:
-        """Append copies of the first `rows` rows, in transactions of 50,000, behind the largest key."""
+        """Append copies of the first `rows` rows, in transactions of 50,000, after the largest key."""
         columns = "big, name, amount, created, doc, state, score, flag, day"
         for first in range(0, rows, 50_000):
             last = min(first + 50_000, rows)

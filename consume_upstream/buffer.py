@@ -1,13 +1,14 @@
-"""Changes that are not merged yet, in a Delta table beside the job's state.
+"""Keeps the changes that are not merged yet, in a Delta table beside the job's state.
 
-What must be true: once an epoch's commit has landed, every change of its stretch of the log that was not dropped is here, and stays until
-every vnode has applied it; the note beside it tells with which visibility the others were dropped. Appending an epoch again changes
-nothing, and gives back the note that landed.
+What must be true: once an epoch's commit has landed, every change of its stretch of the log that was not dropped is
+here, and stays until every vnode has applied it. The note beside it holds the visibility by which the others were
+dropped. Appending an epoch again changes nothing, and returns the note that landed.
 
-A row is one change of one key: its place in the log, its operation, the row as it was afterwards (of a delete the key only) and as
-it was before (`_before_…`, empty for an insert), and the vnode it had when it was written. That vnode is a hint for layout: files
-are sorted by it and cut into small row groups, so that a worker reads little besides its own vnodes'; a few files per epoch, never
-one per vnode. After a plan extension a change may belong to another vnode than the one stored; `files` is then asked without vnodes.
+A row is one change of one key: its place in the log, its operation, the row afterwards (of a delete the key only), the
+row before (`_before_…`, empty for an insert), and the vnode it had when it was written. That vnode is a hint for
+layout. Files are sorted by it and cut into small row groups, so that a worker reads little besides its own vnodes. An
+epoch has a few files, never one per vnode. After a plan extension a change may belong to another vnode than the one
+stored; `files` is then asked without vnodes.
 
     epoch  file                        row groups by vnode        read by the worker of vnodes 0-127
     41     e41-p0-….parquet            0-90 | 91-170 | 171-255    the first two
@@ -26,9 +27,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
-from consume_upstream.offset import CdcOffset, LoggedTransaction, VisibleAt
-from vnode_backfill.bitmap import VnodeBitmap
-from vnode_backfill.change import (
+from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt
+from vnode_backfill.delta.commits import DataFile, DeltaLog
+from vnode_backfill.delta.parquet import FileLayout, FileReceipt, Value, batch_rows, unique_stem, write_files
+from vnode_backfill.delta.storage import Storage, storage_errors
+from vnode_backfill.words.bitmap import VnodeBitmap
+from vnode_backfill.words.change import (
     BEFORE_PREFIX,
     EPOCH,
     FILE,
@@ -41,26 +45,16 @@ from vnode_backfill.change import (
     TIMESTAMP,
     VNODE,
 )
-from vnode_backfill.columns import TableDefinition
-from vnode_backfill.delta_files import (
-    FileLayout,
-    FileReceipt,
-    Storage,
-    Value,
-    batch_rows,
-    storage_errors,
-    unique_stem,
-    write_files,
-)
-from vnode_backfill.delta_log import DataFile, DeltaLog, OvertakenError
-from vnode_backfill.epoch import Epoch
-from vnode_backfill.errors import PlanRefusedError, SinkUnavailableError, StateError
-from vnode_backfill.vnode import VnodeId
+from vnode_backfill.words.columns import TableDefinition
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.errors import OvertakenError, PlanRefusedError, SinkUnavailableError, StateError
+from vnode_backfill.words.key import VnodeId
 
 _BUFFER, _TRIES = "buffer", 5
 _BOUNDED = (VNODE, EPOCH, FILE, POS)
 _ROW_GROUP_ROWS = 8_192
-"""256 vnodes share a full file of 200,000 changes in 25 row groups of about ten vnodes: one of four workers reads a quarter."""
+"""256 vnodes share a full file of 200,000 changes in 25 row groups of about ten vnodes. One of four workers reads a
+quarter of it."""
 _NO_LIMIT = 1 << 62
 _VERSION = 1
 _TRIMS_PER_VACUUM = 50
@@ -143,7 +137,8 @@ class BufferWriter:
     schema: pa.Schema
 
     def write(self, epoch: Epoch, part: int, table: pa.Table) -> FileReceipt:
-        """Write the changes as one file, sorted by vnode and place in the log; nothing is visible yet. Demands a row."""
+        """Write the changes as one file, sorted by vnode and place in the log. Nothing is visible yet. Demands a
+        row."""
         order = [(name, "ascending") for name in (VNODE, *OFFSET_COLUMNS)]
         layout = FileLayout((), _BOUNDED, file_bytes=_NO_LIMIT, row_group_rows=_ROW_GROUP_ROWS)
         with storage_errors(f"changes of epoch {epoch} cannot be written to {self.storage.path}"):
@@ -243,7 +238,8 @@ class ChangeBuffer:
         return None if held is None else BufferNote.from_json(held)
 
     def commit(self, epoch: Epoch, receipts: Sequence[FileReceipt], note: BufferNote) -> BufferNote:
-        """Append one epoch's changes. Calling it again with the same epoch changes nothing and returns the note that landed.
+        """Append one epoch's changes. A second call with the same epoch changes nothing and returns the note that
+        landed.
 
         An epoch without changes is not committed: reading its stretch of the log again gives the same note.
         """
@@ -263,7 +259,7 @@ class ChangeBuffer:
     ) -> list[BufferFile]:
         """The files that may hold changes of these vnodes in `(applied, upto]`, each with the vnodes wanted from it.
 
-        Stored vnodes are believed of epochs from `trusted_since` on: those written under the plan generation that holds now.
+        Stored vnodes count from the epoch `trusted_since` on: those written under the plan generation that holds now.
         """
         if not applied:
             return []
@@ -327,11 +323,11 @@ class _Bounds:
         return cls(vnodes, epochs[0], files, positions)
 
     def done(self, upto: CdcOffset) -> bool:
-        """Every change lies at or below `upto`, for certain."""
+        """Whether every change is certainly at or below `upto`."""
         return self.files[1] < upto.number or (self.files[1] == upto.number and self.positions[1] <= upto.pos)
 
     def beyond(self, upto: CdcOffset) -> bool:
-        """Every change lies above `upto`, for certain."""
+        """Whether every change is certainly above `upto`."""
         return self.files[0] > upto.number or (self.files[0] == upto.number and self.positions[0] > upto.pos)
 
 

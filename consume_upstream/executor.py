@@ -1,18 +1,21 @@
-"""How one epoch's stretch of the log becomes marked changes in the buffer (RisingWave: UpstreamTableExecutor).
+"""Turns one epoch's stretch of the log into marked changes in the buffer (RisingWave: UpstreamTableExecutor).
 
-What must be true: every change in `(after, upto]` that no read has seen or will see is in the buffer when the epoch's buffer
-commit has landed, under the epoch's id, with the visibility that decided about the dropped ones beside it. Why it is:
+What must be true: when the epoch's buffer commit has landed, every change in `(after, upto]` that no read has seen or
+will see is in the buffer, under the epoch's id, and beside it the visibility that decided about the dropped ones. Why
+it is:
 
 - The stretch is cut at file starts, which are transaction boundaries, and each piece is read to its end or raises.
-- Every piece is of the log that the stretch was sampled of: the reader of the first file compares its identity in its own dump. Where
+- Every piece is of the log that was sampled: the reader of the first file compares its identity in its own dump. Where
   there are more files, or no change at all, the identity is compared again when everything was read.
-- A piece marks against the visible prefix *as far as it knows it*: it drops a change only if every transaction of its piece up to
-  there is visible. Whether an earlier piece ends the prefix is known afterwards; if one does, the later pieces are consumed again
-  with the prefix given. Their first files were never committed and are swept up.
+- A piece marks against the visible prefix *as far as it knows it*: it drops a change only if every transaction of its
+  piece up to there is visible. Whether an earlier piece ends the prefix is known afterwards. If one does, the later
+  pieces are consumed again with that prefix. Their first files were never committed and are swept up.
 - A change of the key is two changes, a delete of the old key (half 0) and an insert of the new one (half 1).
 
-Example, three transactions in two files, t2 not visible yet: file 7 holds t1 t2, file 8 holds t3. The first piece keeps t2 and
-reports it missing; the second dropped t3 for an unread range, and is consumed again with the prefix ending before t2: t3 is kept.
+Example, four transactions in two files, t2 not visible yet: file 7 holds t1 t2 t3, file 8 holds t4. t3 sets key 3 to
+`old`, t4 sets it to `new`. The first piece keeps t2 and t3, and reports t2 as missing. The second has dropped t4,
+because a read will see it. Merged alone, t3 would overwrite the `new` that was read. So file 8 is consumed again with
+the prefix ending before t2, and t4 is kept.
 """
 
 from __future__ import annotations
@@ -29,19 +32,19 @@ from pyspark import SparkContext
 
 from consume_upstream.buffer import BufferNote, BufferWriter, ChangeBuffer
 from consume_upstream.key_order import KeyOrder, LendSession
-from consume_upstream.log import LogBatch
+from consume_upstream.log.batch import LogBatch
+from consume_upstream.log.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt, VisibleGtids, resolve
 from consume_upstream.mark import UpstreamMarks, mark_chunk, upstream_marks
-from consume_upstream.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt, VisibleGtids, resolve
 from consume_upstream.upstream_table import UpstreamTable
-from progress.state import BackfillState, Intent
+from progress.state.backfill_state import BackfillState, Intent
 from progress.task_progress import TaskProgress
-from vnode_backfill import change
-from vnode_backfill.change import BEFORE_PREFIX, ChangeOp, Mark
-from vnode_backfill.columns import Kind, TableDefinition
-from vnode_backfill.epoch import Epoch
-from vnode_backfill.keys import SplitPlan
 from vnode_backfill.sinks import FileReceipt
-from vnode_backfill.tasks import run_tasks
+from vnode_backfill.spark.tasks import run_tasks
+from vnode_backfill.words import change
+from vnode_backfill.words.change import BEFORE_PREFIX, ChangeOp, Mark
+from vnode_backfill.words.columns import Kind, TableDefinition
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.key_range import SplitPlan
 
 _IN_DRIVER_BYTES = 16 * 1024 * 1024
 """A shorter stretch is read in the driver: starting a Spark job would take longer than reading it."""
@@ -80,8 +83,8 @@ class PieceConsumed:
 class UpstreamTableExecutor:
     """Consumes the log epoch by epoch. Consuming an epoch again changes nothing.
 
-    Where keys are text a reader needs a second connection, to ask for their order: in the driver one that it is lent, in tasks
-    that of another reader. So `readers` is the most connections to the source, whatever the key.
+    Where keys are text, a reader needs a second connection to ask for their order. In the driver it is lent one, in
+    tasks it uses that of another reader. So `readers` is the most connections to the source, whatever the key.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class UpstreamTableExecutor:
     ) -> BufferNote:
         """Buffer the changes of `(state.written, intent.written]` and commit them as the intent's epoch.
 
-        `progress` gives each piece what it tells how far it is with.
+        `progress` gives each piece the means to report how many changes it has read.
         """
         landed = self._buffer.landed(intent.epoch)
         if landed is not None:

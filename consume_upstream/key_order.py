@@ -1,8 +1,8 @@
-"""Where keys stand in the plan, asking the database for the order of text keys and remembering its answers.
+"""Finds the places of keys in the plan; it asks the database for the order of text keys and remembers the answers.
 
-For numbers, dates and bytes the client compares. For text under a collation it may not: it asks for the sort keys of values
-it has not seen yet, many at a time: over a connection of its own that is opened when the first text key comes, or over one that it is
-lent for each question.
+For numbers, dates and bytes the client compares. For text under a collation it may not: it asks for the sort keys of
+values it has not seen yet, many at a time. It asks over its own connection, which is opened when the first text key
+comes, or over one that it is lent for each question.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from consume_upstream.upstream_table import UpstreamSession, UpstreamTable, Weights
-from vnode_backfill.keys import SplitPlan
-from vnode_backfill.vnode import Key, KeyKind, keys_of
+from vnode_backfill.words.key import Key, KeyKind, keys_of
+from vnode_backfill.words.key_range import SplitPlan
 
 LendSession = Callable[[], AbstractContextManager[UpstreamSession]]
 _REMEMBERED = 200_000
 
 
 class KeyOrder:
-    """Places keys in a plan; a context manager, because it may hold a connection. `lend` gives it one for each question."""
+    """Places keys in a plan. A context manager, because it may hold a connection; `lend` gives it one for each
+    question."""
 
     def __init__(self, table: UpstreamTable, plan: SplitPlan, lend: LendSession | None = None) -> None:
         self._table, self._plan, self._lend = table, plan, lend

@@ -1,4 +1,4 @@
-"""What becomes of a change: dropped, buffered until its vnode's first merge, or forwarded to the next merge.
+"""Decides what becomes of a change: dropped, buffered until its vnode's first merge, or forwarded to the next merge.
 
 Law 1: a change is dropped only if a read proven to include it has happened or will happen. Per range there is one
 offset up to which that is proven, its *low mark*:
@@ -7,12 +7,13 @@ offset up to which that is proven, its *low mark*:
 - a range not read yet, or in this epoch's intent: the newest visibility s[N], because its read starts later;
 - a key outside the plan has no range: nothing reads it, so none of its changes is ever dropped.
 
-A change at or below its range's low mark is dropped. It is marked twice: when the log is read (`upstream_view`), and again
-when it is merged (`merge_view`), because a change may have been buffered before its range was read. Example, key 7 in
-a range read in epoch 3: set to `a` in epoch 1 (buffered: not visible yet), set to `b` in epoch 2 (dropped: s[2] covers
-it). The read of epoch 3 sees `b`. Merging the buffered `a` would overwrite it; marked again, s[3] covers it and it goes.
+A change at or below its range's low mark is dropped. It is marked twice: when the log is read (`UpstreamMarks.view`),
+and again when it is merged (`merge_view`), because a change may have been buffered before its range was read. Example,
+key 7 in a range read in epoch 3: set to `a` in epoch 1 (buffered: not visible yet), set to `b` in epoch 2 (dropped:
+s[2] covers it). The read of epoch 3 sees `b`. Merging the buffered `a` would overwrite it; marked again, s[3] covers it
+and it goes.
 
-`forward` goes through the buffer too: written straight to the sink it would overtake.
+A forwarded change goes through the buffer too: written straight to the sink, it would overtake buffered ones.
 """
 
 from __future__ import annotations
@@ -22,11 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from consume_upstream.offset import CdcOffset, VisibleAt
-from progress.state import FORGOTTEN, BackfillState, Phase
-from vnode_backfill.change import Mark
-from vnode_backfill.keys import SplitPlan
-from vnode_backfill.vnode import VnodeId
+from consume_upstream.log.offset import VisibleAt
+from progress.state.backfill_state import FORGOTTEN, BackfillState, Phase
+from vnode_backfill.words.change import Mark
+from vnode_backfill.words.key_range import SplitPlan
 
 Ints = npt.NDArray[np.int64]
 OUTSIDE = -1
@@ -53,13 +53,14 @@ class MarkView:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamMarks:
-    """What a worker needs to mark a log slice whose visible prefix it finds out while reading."""
+    """Holds what a worker needs to mark a stretch of the log whose visible prefix it finds out while reading."""
 
     read: MarkView
     unread: npt.NDArray[np.bool_]
 
     def view(self, visible: VisibleAt) -> MarkView:
-        """Unread ranges take the visible prefix as their low mark: their reads start later."""
+        """The low marks when `visible` is the visible prefix, which is that of unread ranges: their reads start
+        later."""
         file, pos = visible.position.order
         return MarkView(
             np.where(self.unread, file, self.read.file), np.where(self.unread, pos, self.read.pos), self.read.live
@@ -67,15 +68,10 @@ class UpstreamMarks:
 
 
 def upstream_marks(state: BackfillState, plan: SplitPlan) -> UpstreamMarks:
-    """How to mark the log slice of the epoch that follows `state`."""
+    """How to mark the stretch of the log of the epoch that follows `state`."""
     read = {ordinal for vnode in state.vnodes for ordinal, _ in vnode.reads}
     unread = np.array([planned.ordinal not in read for planned in plan.ranges] + [False], dtype=np.bool_)
     return UpstreamMarks(merge_view(state, plan), unread)
-
-
-def upstream_view(state: BackfillState, plan: SplitPlan, visible: VisibleAt) -> MarkView:
-    """The same, for a visible prefix that is known."""
-    return upstream_marks(state, plan).view(visible)
 
 
 def merge_view(state: BackfillState, plan: SplitPlan) -> MarkView:
@@ -83,17 +79,11 @@ def merge_view(state: BackfillState, plan: SplitPlan) -> MarkView:
     return MarkView.of(_low_marks(state, plan), state)
 
 
-def mark(view: MarkView, position: int, vnode: VnodeId, offset: CdcOffset) -> Mark:
-    """Mark one change of a key at `position` of the plan (`OUTSIDE` if it has no range); its event ends at `offset`."""
-    if offset.order <= (int(view.file[position]), int(view.pos[position])):
-        return Mark.DROP
-    return Mark.FORWARD if view.live[vnode] else Mark.BUFFER
-
-
 def mark_chunk(
     view: MarkView, positions: npt.NDArray[np.int32], vnodes: npt.NDArray[np.int32], file: Ints, pos: Ints
 ) -> npt.NDArray[np.int8]:
-    """Mark a batch of changes; the same as `mark` of each."""
+    """Mark a batch of changes: each of a key at its position in the plan (`OUTSIDE` without a range), in an event that
+    ends at `pos` of `file`."""
     low_file, low_pos = view.file[positions], view.pos[positions]
     seen = (file < low_file) | ((file == low_file) & (pos <= low_pos))
     kept = np.where(view.live[vnodes], np.int8(Mark.FORWARD), np.int8(Mark.BUFFER))

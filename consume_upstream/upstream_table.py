@@ -1,7 +1,8 @@
-"""What the rest of the system may ask of the table it copies, whatever database holds it.
+"""Says what the rest of the system may ask of the table it copies, whatever database holds it.
 
 `UpstreamTable` is a description that can be sent to a worker: it holds no connection. Questions about the log open one
-for themselves; everything about rows and keys goes through an `UpstreamSession`, which is one connection.
+for themselves; everything about rows and keys goes through an `UpstreamSession`, which is one connection. The driver
+asks over `UpstreamQuestions`, a few connections that stay open.
 
 The promises that correctness rests on:
 
@@ -16,23 +17,76 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from consume_upstream.offset import CdcOffset, Visibility
-from vnode_backfill.columns import TableDefinition
-from vnode_backfill.keys import Bound, KeyRange
-from vnode_backfill.plan import TableFacts
-from vnode_backfill.vnode import Key
+from consume_upstream.log.offset import CdcOffset, Visibility
+from consume_upstream.log.source_log import SourceLog
+from vnode_backfill.words.columns import Column, TableDefinition
+from vnode_backfill.words.key import Key
+from vnode_backfill.words.key_range import Bound, KeyRange
+from vnode_backfill.words.plan import TableFacts
 
 if TYPE_CHECKING:
-    from consume_upstream.log import LogBatch
+    from consume_upstream.log.batch import LogBatch
 
-__all__ = ["UpstreamSession", "UpstreamTable", "Weights"]
+__all__ = [
+    "FORM", "ROW_DIGEST", "CanonicalKey", "Checksums", "HeldLog", "KeyWalk", "Stretch", "Sums", "TableSize",
+    "UpstreamLog", "UpstreamQuestions", "UpstreamSession", "UpstreamTable", "ValueForms", "Weights",
+]  # fmt: skip
 
 Weights = tuple[bytes | None, ...]
 """The database's sort key of each text column of a key; None where the client compares the values themselves."""
+CanonicalKey = tuple[object, ...]
+"""The values of a key as an Arrow row holds them, in the order of the key's columns."""
+FORM, ROW_DIGEST = "key form", "row digest"
+"""The columns that checksums add to the key's. Each name holds a space, which no column of a Delta table can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of the key that is read in one go: `range`, without the keys up to `after` itself."""
+
+    range: KeyRange
+    after: Key | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sums:
+    """Rows and the sum of their digests (modulo 2^64) of some groups of rows; a group that is not named has no rows."""
+
+    groups: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    sums: npt.NDArray[np.uint64]
+
+
+class TableSize(NamedTuple):
+    """What the database's statistics say; both are estimates."""
+
+    rows: int
+    row_bytes: int
+
+
+class HeldLog(Protocol):
+    """What the database holds of its log."""
+
+    @property
+    def kept_seconds(self) -> float | None:
+        """For how long it keeps a part of the log; None if nothing is removed by age."""
+        ...
+
+    def bytes_before(self, offset: CdcOffset) -> int:
+        """How much of the held log is before a point; less than nothing if the point itself is gone."""
+        ...
+
+    def bytes_after(self, offset: CdcOffset) -> int:
+        """How much of the held log is after a point."""
+        ...
 
 
 class UpstreamSession(Protocol):
@@ -41,10 +95,14 @@ class UpstreamSession(Protocol):
     def read_range(
         self, key_range: KeyRange, *, after: Key | None = None, limit: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a range in key order, as the definition's Arrow schema; only those behind `after`, at most `limit`.
+        """The rows of a range in key order, as the definition's Arrow schema: those after `after`, at most `limit`.
 
-        Each call is a read view of its own, opened when iteration starts. An iterator that is given up uses the session up.
+        Each call has its own read view, opened when iteration starts. An iterator that is given up uses the session up.
         """
+        ...
+
+    def read_rows(self, keys: Sequence[Key]) -> pa.Table:
+        """The rows that these keys have, all in one read view; keys that are gone are left out."""
         ...
 
     def table_facts(self) -> TableFacts:
@@ -56,11 +114,14 @@ class UpstreamSession(Protocol):
         ...
 
     def estimate_rows(self, bounds: Sequence[Bound]) -> list[int]:
-        """About how many rows lie between each two neighbours of `bounds`, the lower one included; cheap, and a hint."""
+        """About how many rows are between each two neighbours of `bounds`, the lower one included.
+
+        The answer is cheap, and only a hint.
+        """
         ...
 
     def next_bound(self, after: Bound, rows: int) -> Bound | None:
-        """The key `rows` rows behind `after`, or None past the last; the database skips, no row travels."""
+        """The key `rows` rows after `after`, or None past the last; the database skips, no row travels."""
         ...
 
     def collation_keys(self, keys: Sequence[Key]) -> list[Weights]:
@@ -74,21 +135,98 @@ class UpstreamSession(Protocol):
     def close(self) -> None: ...
 
 
-class UpstreamTable(Protocol):
-    """The copied table and the log of the database it lives in; can be pickled."""
+class KeyWalk(Protocol):
+    """One connection that walks the table in the database's own order, whatever that order is; one read at a time."""
 
-    @property
-    def definition(self) -> TableDefinition:
-        """The definition as stored with the job."""
+    def read(self, after: Key | None, limit: int) -> Iterator[pa.RecordBatch]:
+        """The next `limit` rows after a cursor, or from the table's first.
+
+        They are fewer only where the table ends; anything else raises.
+        """
         ...
 
-    def current_definition(self) -> TableDefinition:
-        """The definition as it is now."""
+
+class Checksums(Protocol):
+    """One connection over which the database computes checksums, so that equal rows need not travel.
+
+    It takes one question at a time.
+    """
+
+    def sums(self, stretch: Stretch, buckets: int = 1) -> Sums:
+        """Rows and sums of the stretch in each bucket of keys that holds any.
+
+        With one bucket, that is the whole stretch.
+        """
         ...
+
+    def digests(self, stretch: Stretch, buckets: int = 1, chosen: Sequence[int] = ()) -> pa.Table:
+        """Key, `FORM` and `ROW_DIGEST` of each row of the stretch whose key is in one of the chosen buckets."""
+        ...
+
+    def digests_of(self, keys: Sequence[CanonicalKey]) -> pa.Table:
+        """Key, `FORM` and `ROW_DIGEST` of the rows that the database finds by these keys; one that is gone has none."""
+        ...
+
+    def rows_of(self, keys: Sequence[CanonicalKey]) -> pa.Table:
+        """The rows that the database finds by these keys, as the definition's columns."""
+        ...
+
+    def key_behind(self, stretch: Stretch, rows: int) -> Key | None:
+        """The key of the stretch's row number `rows`, or None where it has fewer.
+
+        The database skips, one key travels.
+        """
+        ...
+
+
+class ValueForms(Protocol):
+    """Computes here, from Arrow values, what `Checksums` computes in the database; can be pickled."""
+
+    def row_forms(self, columns: Sequence[Column], rows: pa.RecordBatch | pa.Table) -> pa.Array:
+        """The bytes of each row: equal for two rows if and only if their canonical values are."""
+        ...
+
+    def digests(self, forms: pa.Array) -> npt.NDArray[np.uint64]: ...
+
+    def bucket_numbers(self, forms: pa.Array, buckets: int) -> npt.NDArray[np.int64]:
+        """The bucket, one of a power of two, that a key of each form belongs to."""
+        ...
+
+
+class UpstreamQuestions(Protocol):
+    """The driver's own questions, over a few connections that stay open. Safe to call from any thread."""
 
     def session(self) -> AbstractContextManager[UpstreamSession]:
-        """Open a connection; it is closed at the end of the `with` block."""
+        """A session over one of the connections, for the time of the `with` block."""
         ...
+
+    def written_offset(self, last: CdcOffset) -> CdcOffset:
+        """The end of the log, with the identity of its file. `last` is the sample before."""
+        ...
+
+    def visible_offset(self) -> Visibility: ...
+
+    def held_log(self) -> HeldLog | None:
+        """What the source holds of its log now; None where the account may not ask."""
+        ...
+
+    def threads_running(self) -> float:
+        """Statements being executed right now, this question included."""
+        ...
+
+    def query_number(self, query: str) -> float:
+        """The number that a query of the operator's returns in its first column of its first row."""
+        ...
+
+    def replica_lag(self, host: str, port: int) -> float:
+        """Seconds that a replica is behind the source; a replica that is not replicating raises."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class UpstreamLog(Protocol):
+    """The log of the database that holds the table: its ends, where in it a job may begin, and its changes."""
 
     def written_offset(self) -> CdcOffset: ...
 
@@ -96,17 +234,114 @@ class UpstreamTable(Protocol):
 
     def first_offset(self) -> CdcOffset: ...
 
-    def log_stretches(self, after: CdcOffset, upto: CdcOffset) -> list[tuple[CdcOffset, CdcOffset]]:
-        """`(after, upto]` in pieces that can be read on their own, each beginning where a transaction begins."""
+    def beginning(self) -> CdcOffset:
+        """The first offset of a job that reads the table later.
+
+        It returns once nothing that was logged below the offset is still prepared.
+        """
+        ...
+
+    def source_log(self, *, with_time: bool = False, stored: CdcOffset | None = None) -> SourceLog:
+        """What the log holds now, counted as era 0; when its oldest part was begun only `with_time`.
+
+        `stored` is an offset that a job may continue from; the identity of its part of the log is then read too.
+        """
+        ...
+
+    def position_before_rows(self, log: SourceLog) -> CdcOffset:
+        """The oldest position, or after the statements about the table that are before its first rows."""
+        ...
+
+    def position_at_time(self, moment: datetime, log: SourceLog) -> CdcOffset:
+        """Where the first transaction of that second or later begins; the end of the log if there is none yet."""
+        ...
+
+    def position_after_gtids(self, gtids: str, log: SourceLog) -> CdcOffset:
+        """Where the first transaction outside the given ones begins; the end of the log if there is none."""
+        ...
+
+    def unknown_gtids(self, gtids: str, log: SourceLog) -> str:
+        """Those of the given transactions that the log does not hold; empty if it holds all."""
+        ...
+
+    def boundary_fault(self, offset: CdcOffset, log: SourceLog) -> str:
+        """Why a position that the log holds is not between two transactions; empty if it is."""
+        ...
+
+    def identified(self, offset: CdcOffset) -> CdcOffset:
+        """The offset with the identity of its log, taken from the log if it has none yet."""
         ...
 
     def check_log(self, offset: CdcOffset) -> None:
         """Raise unless the log still is the one whose identity the offset has."""
         ...
 
+    def log_stretches(self, after: CdcOffset, upto: CdcOffset) -> list[tuple[CdcOffset, CdcOffset]]:
+        """`(after, upto]` in pieces that can be read on their own, each beginning where a transaction begins."""
+        ...
+
+    @property
+    def spare_reader(self) -> int:
+        """The number of a reader of the log that is not one of a running job's."""
+        ...
+
     def read_log(self, after: CdcOffset, upto: CdcOffset, reader: int = 0) -> Iterator[LogBatch]:
         """Every change of the table in `(after, upto]`, in log order, or an error; never fewer.
 
-        Both ends must be ends of transactions. Where `after` has the identity of its log, another log raises. Readers at work at the same time have different numbers.
+        Both ends must be ends of transactions. Where `after` has the identity of its log, another log raises. Readers
+        at work at the same time have different numbers.
         """
+        ...
+
+    def may_hold_packed_transactions(self) -> bool:
+        """Whether the log holds, or may hold, transactions that are one compressed event each."""
+        ...
+
+
+class UpstreamTable(UpstreamLog, Protocol):
+    """The copied table and the log of the database that holds it; can be pickled."""
+
+    @property
+    def definition(self) -> TableDefinition:
+        """The definition as stored with the job."""
+        ...
+
+    @property
+    def server(self) -> str:
+        """The server whose log the offsets are of; positions of one mean nothing on another."""
+        ...
+
+    @property
+    def forms(self) -> ValueForms: ...
+
+    def in_era(self, era: int) -> Self:
+        """The same table, whose log counts as that one of the job's logs (see `consume_upstream.log.offset`)."""
+        ...
+
+    def current_definition(self) -> TableDefinition:
+        """The definition as it is now."""
+        ...
+
+    def estimated_size(self) -> TableSize: ...
+
+    def check_walkable(self) -> None:
+        """Refuse a key whose place cannot be given to the database exactly."""
+        ...
+
+    def cursor_of(self, rows: pa.RecordBatch | pa.Table) -> Key:
+        """The key of the last row, as the values that the database compares it by."""
+        ...
+
+    def session(self) -> AbstractContextManager[UpstreamSession]:
+        """Open a connection; it is closed at the end of the `with` block."""
+        ...
+
+    def walk(self) -> AbstractContextManager[KeyWalk]: ...
+
+    def checksums(self, columns: Sequence[str]) -> AbstractContextManager[Checksums]:
+        """Checksums over these columns, key included."""
+        ...
+
+    def questions(self) -> UpstreamQuestions:
+        """The driver's own questions; the caller closes them."""
         ...

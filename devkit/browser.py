@@ -1,7 +1,7 @@
-"""A real headless Chromium for the tests of the progress page, driven through its DevTools protocol.
+"""Drives a real headless Chromium through its DevTools protocol, for the tests and pictures of the progress page.
 
-The protocol is JSON over a websocket; the little of a websocket that it needs is here, because a test should not bring a
-whole browser driver along. Chromium is found on the machine; as root on Debian it is installed when missing.
+The protocol is JSON over a websocket. The little of a websocket that it needs is here, so that a test needs no browser
+driver. Chromium is found on the machine; as root on Debian it is installed when missing.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _FLAGS = (
 )
 _START_SECONDS = 60
 _ANSWER_SECONDS = 30
+_HELPERS_SECONDS = 30
 _TEXT, _CLOSE, _PING, _PONG = 1, 8, 9, 10
 _PACKAGE_LOCK = threading.Lock()
 
@@ -59,7 +60,7 @@ def find_chromium() -> Path:
 
 
 class Browser:
-    """One Chromium process with a profile of its own, both gone at the end of the `with` block."""
+    """One Chromium process with its own profile, both gone at the end of the `with` block."""
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="chromium-")
@@ -67,20 +68,31 @@ class Browser:
         command: list[str | Path] = [find_chromium(), *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
         log = Path(self._folder.name) / "log"
         self._process = GuardedProcess(command, log=log, remove=Path(self._folder.name))
-        told = profile / "DevToolsActivePort"
+        port_file = profile / "DevToolsActivePort"
         self._process.wait_until(
-            lambda: told.exists() and len(told.read_text().splitlines()) >= 2,
+            lambda: port_file.exists() and len(port_file.read_text().splitlines()) >= 2,
             seconds=_START_SECONDS,
             what="Chromium",
         )
-        self._port = int(told.read_text().splitlines()[0])
+        self._port = int(port_file.read_text().splitlines()[0])
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.stop(seconds=10)
-        self._folder.cleanup()
+        self._remove_profile()
+
+    def _remove_profile(self) -> None:
+        """Chromium's helpers live on for a moment after it and may still write to the profile."""
+        deadline, pause = time.monotonic() + _HELPERS_SECONDS, threading.Event()
+        while True:
+            try:
+                return self._folder.cleanup()
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                pause.wait(0.1)
 
     def open(self, address: str, *, width: int = 1280, height: int = 900, scale: float = 1, dark: bool = False) -> Page:
         """A new tab of that size that shows `address`."""
@@ -104,9 +116,9 @@ class Page:
 
     def go(self, address: str) -> None:
         """Show `address`; returns once it is loaded."""
-        told = self._call("Page.navigate", url=address)
-        if "errorText" in told:
-            raise DevkitError(f"the browser could not open {address}", detail=str(told["errorText"]))
+        answer = self._call("Page.navigate", url=address)
+        if "errorText" in answer:
+            raise DevkitError(f"the browser could not open {address}", detail=str(answer["errorText"]))
         self.wait_until(f"document.URL === {json.dumps(address)} && document.readyState === 'complete'")
 
     def resize(self, width: int, height: int, scale: float = 1) -> None:
@@ -124,10 +136,12 @@ class Page:
 
     def evaluate(self, expression: str) -> object:
         """The value of a JavaScript expression; promises are awaited."""
-        told = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in told:
-            raise DevkitError(f"the page could not evaluate {expression}", detail=json.dumps(told["exceptionDetails"]))
-        result = told["result"]
+        answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise DevkitError(
+                f"the page could not evaluate {expression}", detail=json.dumps(answer["exceptionDetails"])
+            )
+        result = answer["result"]
         assert isinstance(result, dict)
         return result.get("value")
 
@@ -145,8 +159,8 @@ class Page:
 
     def screenshot(self, file: Path, *, whole: bool = True) -> None:
         """Store a PNG of the page, down to its end or as far as the window shows it."""
-        told = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        file.write_bytes(base64.b64decode(str(told["data"])))
+        answer = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        file.write_bytes(base64.b64decode(str(answer["data"])))
 
     def close(self) -> None:
         self._call("Page.close")
@@ -156,12 +170,12 @@ class Page:
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
         while True:
-            told = json.loads(self._socket.receive())
-            if told.get("id") != self._number:
+            answer = json.loads(self._socket.receive())
+            if answer.get("id") != self._number:
                 continue
-            if "error" in told:
-                raise DevkitError(f"Chromium refused {method}", detail=json.dumps(told["error"]))
-            result = told["result"]
+            if "error" in answer:
+                raise DevkitError(f"Chromium refused {method}", detail=json.dumps(answer["error"]))
+            result = answer["result"]
             assert isinstance(result, dict)
             return result
 

@@ -1,4 +1,4 @@
-"""Where downloads are kept, and how a folder gets there whole or not at all.
+"""Keeps downloads in a cache folder, where a folder is whole or not there at all.
 
 Every clone on a machine shares one cache folder. A folder in it is complete from the moment it has its name: it is
 built beside it under a temporary name and renamed. One lock per cache is held while anything is built, so that two
@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from devkit.errors import DevkitError
-from vnode_backfill.cache_folder import cache_folder, private_folder
+from vnode_backfill.config.cache_folder import cache_folder, private_folder
 
 
 def cached(name: str, build: Callable[[Path], None]) -> Path:
     """The folder `name` of the cache, built by `build(empty folder)` if it is not there yet.
 
-    Calling it again, from any process, only returns the path. A build that fails leaves nothing behind.
+    Calling it again, from any process, only returns the path. A build that fails leaves nothing.
     """
     target = _own_folder() / name
     if target.is_dir():

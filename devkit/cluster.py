@@ -1,11 +1,12 @@
-"""A standalone Spark cluster on this machine: one master, some workers, each a process that can be killed.
+"""Starts a standalone Spark cluster on this machine: one master, some workers, each a process that can be killed.
 
     with SparkCluster(python, folder, workers=2) as cluster:
         cluster.submit_command(...)       # what a user types: spark-submit --master spark://...
         cluster.workers[1].kill()         # kill -9 of the worker, its executors and their Python processes
 
-What must be true: nothing of this repository is on any search path of the cluster. Its processes run in a folder of their own, without
-PYTHONPATH, with an interpreter that knows the dependencies and not the project (see `installation`).
+What must be true: nothing of this repository is on any search path of the cluster. Its processes run in
+their own folder, without PYTHONPATH, with an interpreter that has the dependencies and not the project (see
+`installation`).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class SparkCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For every process of the cluster, and for whoever submits to it."""
+        """For every process of the cluster, and for the one that submits to it."""
         return {
             "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": HOST, "PYSPARK_PYTHON": str(self.python),
             "PYTHONPATH": "", "SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_MEMORY": "256m",

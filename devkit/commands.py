@@ -1,4 +1,4 @@
-"""Running a command to its end, with its output in the error when it fails."""
+"""Runs a command to its end, with its output in the error when it fails."""
 
 from __future__ import annotations
 

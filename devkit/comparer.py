@@ -183,8 +183,9 @@ class _Column:
 def _definitions(source: SourceTable) -> list[_Column]:
     with source.connection.cursor() as cursor:
         cursor.execute(
-            "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(NUMERIC_PRECISION, 0), COALESCE(DATETIME_PRECISION, 0)"
-            " FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
+            "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(NUMERIC_PRECISION, 0),"
+            " COALESCE(DATETIME_PRECISION, 0) FROM information_schema.COLUMNS"
+            " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
             (source.database, source.table),
         )
         columns = [_Column(str(name), str(kind), str(full), int(p), int(f)) for name, kind, full, p, f in cursor]

@@ -1,9 +1,10 @@
-"""The command line with a bomb in it: the process is killed with -9 before or after a given order of the coordinator.
+"""Runs the command line with a bomb in it: kills the process with -9 before or after a given order of the coordinator.
 
-`python -m devkit.crash --kill after:MergeEpoch:3 -- run --config job.yaml` runs as `vnode-backfill run …` and dies at once when the
-third `MergeEpoch` has been carried out, before its report is acted on. `after:MergeEpoch:3@live` counts only orders of epochs
-in which the whole job is live; the phases are `snapshot`, `catch-up` and `live`. `before:CreateJob` dies when everything of a new job
-has been written but the state that makes it exist, `before:WriteHandoff` when a copy has ended but did not say so in its file.
+`python -m devkit.crash --kill after:MergeEpoch:3 -- run --config job.yaml` runs as `vnode-backfill run …` and dies at
+once when the third `MergeEpoch` has been carried out, before its report is acted on. `after:MergeEpoch:3@live` counts
+only orders of epochs in which the whole job is live; the phases are `snapshot`, `catch-up` and `live`.
+`before:CreateJob` dies when everything of a new job has been written except the state that makes it exist.
+`before:WriteHandoff` dies when a copy has ended and its file does not say so yet.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, Self
 
-from progress.report import JobPhase, phase_of
-from progress.state import BackfillState
-from progress.store import StateStore
-from vnode_backfill import actions, handoff
-from vnode_backfill.actions import Moment
-from vnode_backfill.cli import main as run_command
-from vnode_backfill.config import load_config
-from vnode_backfill.places import state_store
-from vnode_backfill.protocol import Action, CommitEpoch
+from progress.state.backfill_state import BackfillState
+from progress.state.report import JobPhase, phase_of
+from progress.store.store import StateStore
+from vnode_backfill.commands.cli import main as run_command
+from vnode_backfill.config.job import load_config
+from vnode_backfill.decide.protocol import Action, CommitEpoch
+from vnode_backfill.job.open import handoff
+from vnode_backfill.job.open.locations import state_store
+from vnode_backfill.job.run import order_threads
+from vnode_backfill.job.run.order_threads import Moment
 
 
 @dataclass
 class Bomb:
     """Counts the orders of one kind, in one phase if one is given, and kills the process at the given one.
 
-    An order belongs to the phase of the commit that its epoch began with, `CommitEpoch` therefore to the epoch that it ends.
+    An order belongs to the phase of the commit that its epoch began with. So `CommitEpoch` belongs to the epoch that it
+    ends.
     """
 
     moment: str
@@ -71,7 +74,7 @@ class Bomb:
 
 
 def plant_outside_the_loop(bomb: Bomb) -> None:
-    """Put a bomb where no order of the coordinator is carried out: at the creation of a job, and behind its end."""
+    """Put a bomb where no order of the coordinator is carried out: at the creation of a job, and after its end."""
 
     def die(*_: object, **__: object) -> NoReturn:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -92,7 +95,7 @@ def main(argv: list[str]) -> None:
     loaded = state_store(load_config(Path(command[command.index("--config") + 1]))).load()
     if loaded is not None:
         arguments.kill.begin(loaded.state)
-    actions.seam = arguments.kill
+    order_threads.seam = arguments.kill
     plant_outside_the_loop(arguments.kill)
     run_command(command)
 

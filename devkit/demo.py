@@ -1,8 +1,8 @@
-"""The whole product in a few minutes: a private server, live traffic, a kill -9 in the middle, and a comparison at the end.
+"""Shows the whole product in a few minutes: live traffic, a kill -9 in the middle, and a comparison at the end.
 
-Starts a MySQL (or MariaDB) of its own, fills a table, lets a writer loose on it, runs the job into a local lake, kills it in the
-middle, starts it again, waits until it is live, stops the writer and the job, and compares source and lake. Everything it started is
-gone when it ends; the lake stays.
+It starts a private MySQL (or MariaDB), fills a table and starts a writer. It runs the job into a local lake, kills it
+in the middle and starts it again. When the job is live it stops the writer and the job, and compares source and lake.
+Everything it started is gone when it ends; the lake stays.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.orders import create_orders_table
 from devkit.waiting import wait_for
-from vnode_backfill.config import Config, load_config
-from vnode_backfill.errors import StateError
-from vnode_backfill.status import read_report
+from vnode_backfill.commands.status import read_report
+from vnode_backfill.config.job import Config, load_config
+from vnode_backfill.words.errors import StateError
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "conf" / "local.yaml"

@@ -1,4 +1,4 @@
-"""A small disk of its own for a folder, which can be filled up and made read-only, and mended again. Needs root."""
+"""Gives a folder its own small disk, which can be filled up, made read-only, and repaired again. Needs root."""
 
 from __future__ import annotations
 

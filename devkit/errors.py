@@ -1,8 +1,8 @@
-"""What can go wrong while real servers are fetched and started."""
+"""Defines the error of everything that goes wrong while real servers are fetched and started."""
 
 from __future__ import annotations
 
-from vnode_backfill.errors import BackfillError
+from vnode_backfill.words.errors import BackfillError
 
 
 class DevkitError(BackfillError):

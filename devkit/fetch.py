@@ -1,4 +1,4 @@
-"""What the tests, the demo and the benchmarks need from outside, and where it lies once fetched.
+"""Fetches what the tests, the demo and the benchmarks need from outside, and says where it is.
 
 `python -m devkit.fetch` fetches everything into the cache folder and says where it is; a second run only looks.
 

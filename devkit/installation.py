@@ -1,4 +1,4 @@
-"""The project as a stranger gets it: a wheel, and an interpreter that has its dependencies and not itself."""
+"""Makes the project as a stranger gets it: a wheel, and an interpreter that has its dependencies and not itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LAUNCHER = "vnode_backfill/__main__.py"
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel of this repository into `folder`, from a copy of its sources: building leaves traces beside them."""
+    """Build the wheel of this repository into `folder`, from a copy: a build leaves files beside its sources."""
     sources = folder / "sources"
     sources.mkdir(parents=True)
     for name in _PACKAGES:
@@ -34,7 +34,7 @@ def build_wheel(folder: Path) -> Path:
 
 
 def launcher_of(wheel: Path, folder: Path) -> Path:
-    """The file that spark-submit runs, taken out of the wheel and alone in a folder: everything else must come by the wheel."""
+    """The file that spark-submit runs, out of the wheel and alone in a folder: the rest must come by the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extract(_LAUNCHER, folder)
     return folder / _LAUNCHER
@@ -43,7 +43,8 @@ def launcher_of(wheel: Path, folder: Path) -> Path:
 def bare_environment(folder: Path) -> Path:
     """The interpreter of a new environment with the dependencies of this one, in which the project is not installed.
 
-    A folder that is named in a .pth file is searched, but its own .pth files are not read: so an editable installation is not found.
+    A folder that is named in a .pth file is searched, but its own .pth files are not read. So an editable installation
+    is not found.
     """
     run_command([sys.executable, "-m", "venv", "--without-pip", folder])
     python = folder / "bin/python"

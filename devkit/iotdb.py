@@ -1,9 +1,9 @@
-"""A private Apache IoTDB: one ConfigNode and one DataNode with small heaps, in a temporary folder.
+"""Starts a private Apache IoTDB: one ConfigNode and one DataNode with small heaps, in a temporary folder.
 
     with IotdbServer(precision="us") as server:
         session = Session(server.host, str(server.port), server.user, server.password, zone_id="UTC")
 
-Ready means that a session was opened and a statement answered. `wal_mode` is SYNC unless told otherwise: with ASYNC, the
+Ready means that a session was opened and a statement answered. `wal_mode` is SYNC unless given: with ASYNC, the
 server's own default, a killed server loses writes it had acknowledged. Precision is fixed by the first start. However
 the owner ends, both nodes end with it.
 """

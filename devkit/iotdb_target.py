@@ -1,4 +1,4 @@
-"""Reads the points of IoTDB devices, or the rows of an IoTDB table, back in a plain way of its own, for `devkit.comparer`.
+"""Reads the points of IoTDB devices, or the rows of an IoTDB table, in its own plain way, for `devkit.comparer`.
 
 Shares no code with the sink it judges. The caller says how a device's path and a point's time become columns again:
 
@@ -12,7 +12,8 @@ Shares no code with the sink it judges. The caller says how a device's path and 
 
     IotdbTable(session, "reading", tags={"region": PathColumn("region")}, time=…, fields={"temp": "temperature"})
 
-A slot is a row; what has no point is None. A row of a table without any field counts as none: servers leave such rows behind. Values are the server's own: text, bytes, int, float, bool, date.
+A slot is a row; what has no point is None. A row of a table without any field counts as none: servers leave such rows
+in tables. Values are the server's own: text, bytes, int, float, bool, date.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _NODE = re.compile(r"`(?:[^`]|``)*`|[^.`]+")
 
 @dataclass(frozen=True, slots=True)
 class PathColumn:
-    """A column that a node of the path holds behind `prefix`."""
+    """A column that a node of the path holds after `prefix`."""
 
     name: str
     prefix: str = ""

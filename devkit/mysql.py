@@ -1,11 +1,11 @@
-"""Private MySQL and MariaDB servers with a row-format binlog, on a free loopback port in a temporary folder.
+"""Starts private MySQL and MariaDB servers with a row-format binlog, on a free loopback port in a temporary folder.
 
     with MySqlServer({"max-binlog-size": "64K"}) as server:
         connection = server.connect()
 
-A server is ready when it greets and answers a login, not when its port is open: the port listens earlier. `stop`, `kill`
-and `restart` keep port and data; leaving the `with` block removes everything. However the owner ends, the server ends
-with it (see `guard`). The data folder is initialised once per cache and copied for each server.
+A server is ready when it greets and answers a login, not when its port is open: the port listens earlier. `stop`,
+`kill` and `restart` keep port and data; leaving the `with` block removes everything. However the owner ends, the server
+ends with it (see `guard`). The data folder is initialised once per cache and copied for each server.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class SqlServer(ABC):
         read_timeout: float | None = None,
         cursorclass: type[Cursor] = Cursor,
     ) -> Connection[Cursor]:
-        """A plain pymysql connection, as root unless told otherwise."""
+        """A plain pymysql connection, as root unless another user is given."""
         return pymysql.connect(
             host=self.host,
             port=self.port,
@@ -181,7 +181,7 @@ class SqlServer(ABC):
     def _prepare(self) -> None:
         home = self._fetch()
         template = cached(f"{home.flavour}-{home.version}-data", lambda target: self._initialise(home, target / "data"))
-        # Unix socket paths end at 107 characters, so the folder lies directly in the temporary folder.
+        # Unix socket paths end at 107 characters, so the folder is directly in the temporary folder.
         self._folder = Path(tempfile.mkdtemp(prefix=f"vb-{self.flavour}-"))
         shutil.copytree(template / "data", self.datadir)
         self._home = home
@@ -222,7 +222,7 @@ class SqlServer(ABC):
             "datadir": str(self.datadir),
             "socket": str(self.folder / "server.sock"),
             "pid-file": str(self.datadir / "server.pid"),
-            # A starting MariaDB clears what it takes for its own leftovers, also under other servers that share the folder.
+            # A starting MariaDB deletes what looks like its own leftovers, also of other servers that share the folder.
             "tmpdir": str(self.folder),
             "port": str(self.port),
             "server-id": str(self.port),
@@ -293,7 +293,7 @@ class MariaDbServer(SqlServer):
         assert home.installer is not None
         words = [str(home.installer), "--no-defaults", f"--datadir={datadir}", "--skip-test-db"]
         words += ["--auth-root-authentication-method=normal", "--innodb-log-file-size=8M", *_run_as_root()]
-        # The installed script knows where its files are; an unpacked one must be told.
+        # The installed script knows where its files are; an unpacked one needs the path.
         words += [] if home.home == Path("/usr") else [f"--basedir={home.home}"]
         run_command(words, environment=home.environment())
 

@@ -1,10 +1,10 @@
-"""The newest servers that can be had: MySQL 9 and MariaDB 11.4, for tests that are skipped where they cannot.
+"""Fetches and starts the newest servers: MySQL 9 and MariaDB 11.4, for tests that are skipped where they cannot be had.
 
     with NewestMySqlServer() as server: …
 
-MySQL 9 is only in Debian's unstable suite, whose packages come and go: the version is the one that is there on the day it is
-fetched. It is unpacked together with its own C library and started by that library's loader, so the machine's is not touched.
-MariaDB 11.4 is a file of a Maven repository.
+MySQL 9 is only in Debian's unstable suite, whose packages come and go: the version is the one that is there on the day
+it is fetched. It is unpacked together with its own C library and started by that library's loader, so the machine's is
+not touched. MariaDB 11.4 is a file of a Maven repository.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def fetch_newest_mysql() -> ServerHome:
     folder = cached("mysql-9", _build_mysql)
     found = re.search(r"Ver (\d+\.\d+\.\d+)", run_command([folder / "bin/mysqld", "--no-defaults", "--version"]))
     if found is None or not found[1].startswith("9."):
-        raise DevkitError("the fetched server is no MySQL 9", detail=str(found))
+        raise DevkitError("the fetched server is not a MySQL 9", detail=str(found))
     home = folder / "root/usr"
     return ServerHome("mysql", found[1], home, folder / "bin/mysqld", home / "share/mysql", None, None)
 
@@ -69,7 +69,7 @@ def _build_mysql(target: Path) -> None:
 
 
 def _unpack_unstable(package: str, folder: Path) -> None:
-    """Unpack a package of the unstable suite with all it needs; apt has lists and a status of its own for it."""
+    """Unpack a package of the unstable suite with all it needs; apt uses its own lists and status for it."""
     dpkg = require_program("dpkg", hint="this way needs Debian or Ubuntu")
     apt = require_program("apt-get", hint="this way needs Debian or Ubuntu")
     with tempfile.TemporaryDirectory() as place:

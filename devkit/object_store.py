@@ -1,10 +1,11 @@
-"""A private object store that speaks as much S3 as Delta tables need: one bucket, in memory, on a free port of the loopback.
+"""Serves a private object store that speaks as much S3 as Delta tables need: one bucket, in memory, on the loopback.
 
     with ObjectStore("lake") as store:
-        options = store.options          # what a client must be told; requests with another key are refused
+        options = store.options          # what a client needs; requests with another key are refused
 
-Objects are whole or not there, a PUT with `If-None-Match: *` never overwrites, listings are in order: what a commit relies on.
-Signatures are not checked, only whose they are: that is enough to see whether a client was given its credentials.
+Objects are whole or not there, a PUT with `If-None-Match: *` never overwrites, listings are in order: what a commit
+relies on. Signatures are not checked, only whose they are: that is enough to see whether a client was given its
+credentials.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)\Z")
 
 
 class ObjectStore:
-    """One bucket, in a process of its own: a client that holds Python's lock while it waits would wait for ever for one of this."""
+    """One bucket, in its own process.
+
+    A client that holds Python's lock while it waits would wait for ever for a server in the same process.
+    """
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
@@ -126,8 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
         if "delete" in self._query:
             keys = [unescape(each) for each in re.findall(r"<Key>(.*?)</Key>", body.decode())]
             self._delete(keys)
-            told = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
-            self._answer(200, f"<DeleteResult>{told}</DeleteResult>".encode())
+            deleted = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
+            self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
         elif "uploads" in self._query:
             with self.store.lock:
                 upload = f"upload{len(self.store.parts)}"

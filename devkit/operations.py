@@ -1,4 +1,4 @@
-"""What a workload did, as values, and the keys it believes to exist.
+"""Holds what a workload did, as values, and the keys it believes to exist.
 
 `replay` is the model a test compares the table with: with one writer, the rows before plus the committed operations
 are the rows after.

@@ -1,4 +1,4 @@
-"""The table that live traffic runs on: its shape, its values, and how it is filled fast.
+"""Makes the table that live traffic runs on: its shape, its values, and its first rows.
 
 `WorkloadTable` describes a table with one integer key; the values of its other columns are made by kind from a seeded
 generator, so that a workload can be repeated. `create_orders_table` makes the table of the benchmarks.

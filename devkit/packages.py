@@ -1,4 +1,4 @@
-"""Getting files out of Maven repositories and Debian packages, without root.
+"""Gets files out of Maven repositories and Debian packages, without root.
 
 Maven is asked through a small pom and its dependency plugin, so that the mirrors and proxies of the user's
 `settings.xml` count. It keeps its own repository inside the cache folder: what is needed once is deleted from there.
@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 from devkit.commands import find_program, require_program, run_command
 from devkit.errors import DevkitError
-from vnode_backfill.cache_folder import cache_folder
+from vnode_backfill.config.cache_folder import cache_folder
 
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 

@@ -1,4 +1,4 @@
-"""A server's process that never outlives its owner, and a free port for it."""
+"""Starts a server's process that never outlives its owner, and finds a free port for it."""
 
 from __future__ import annotations
 

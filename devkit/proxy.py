@@ -1,12 +1,12 @@
-"""A network that fails when it is told to: a TCP proxy in front of a server, which stalls or cuts a connection in mid-stream.
+"""Makes a network fail on request: a TCP proxy in front of a server, which stalls or cuts a connection in mid-stream.
 
     with TcpProxy(server.host, server.port) as proxy:
         fault = proxy.stall_after(100_000)
         … a client that reads through proxy.port …
         fault.wait()        # one connection has been sent 100,000 bytes and gets no more, without being closed
 
-A fault strikes once: connections opened later go through. A stalled one stays as it is until the client gives it up or `heal` is
-called.
+A fault strikes once: connections opened later go through. A stalled one stays as it is until the client gives it up or
+`heal` is called.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Fault:
 
 
 class TcpProxy:
-    """Forwards connections from a port of its own to a server."""
+    """Forwards connections from its own port to a server."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -79,7 +79,7 @@ class TcpProxy:
         return self._set(Fault(FaultKind.CUT, size))
 
     def heal(self) -> None:
-        """Let stalled connections go on."""
+        """Let stalled connections continue."""
         self._healed.set()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A replica of a private server: by GTID where there are any, else by file and position."""
+"""Makes a replica of a private server: by GTID where there are any, else by file and position."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Runs the commands of a runbook as they are written, and holds what they print against what the runbook shows.
+"""Runs the commands of a runbook as they are written, and compares what they print with what the runbook shows.
 
-A runbook is Markdown. A `yaml` block whose first line is `# NAME.yaml` is that file. The `sh` blocks are the steps, each run in a shell
-of its own that stops at the first failure. A `text` block right behind an `sh` block shows what it prints: its lines must be printed in
-this order, others may stand between them. Numbers may differ, and `…` stands for anything.
+A runbook is Markdown. A `yaml` block whose first line is `# NAME.yaml` is that file. The `sh` blocks are the steps,
+each run in its own shell, which stops at the first failure. A `text` block right after an `sh` block shows what it
+prints: its lines must be printed in this order, with others between them or not. Numbers may differ, and `…` matches
+anything.
 """
 
 from __future__ import annotations
@@ -33,15 +34,19 @@ class Step:
     shown: tuple[str, ...] = ()
 
     def run(self, folder: Path, environment: Mapping[str, str], *, seconds: float) -> str:
-        """What it printed, both streams; a step that fails or takes too long raises. What it left running is gone afterwards."""
+        """What it printed, both streams; a step that fails or takes too long raises. No process of it stays."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         output = folder / "printed.txt"
         with output.open("w") as file:
             shell = subprocess.Popen(
-                ["bash", "-c", f"set -euo pipefail\n{self.commands}"], cwd=folder, stdin=subprocess.DEVNULL, stdout=file,
-                stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": path, **environment},
+                ["bash", "-c", f"set -euo pipefail\n{self.commands}"],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": path, **environment},
                 start_new_session=True,
-            )  # fmt: skip
+            )
         try:
             code = shell.wait(seconds)
         finally:
@@ -54,7 +59,7 @@ class Step:
         return printed
 
     def missing(self, printed: str) -> str | None:
-        """The first line shown that was not printed behind the ones before it; None if all were."""
+        """The first line shown that was not printed after the ones before it; None if all were."""
         rest = iter(printed.splitlines())
         for line in self.shown:
             pattern = _pattern(line)

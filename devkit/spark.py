@@ -1,4 +1,4 @@
-"""A local Spark with Delta from the cache, sized for a machine that does other things too."""
+"""Starts a local Spark with Delta from the cache, sized for a machine that does other things too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for a condition instead of sleeping for a time."""
+"""Waits for a condition instead of sleeping for a time."""
 
 from __future__ import annotations
 

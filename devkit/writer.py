@@ -1,9 +1,9 @@
-"""Live traffic on one table: seeded, at a given rate, with a record of what was committed.
+"""Writes live traffic to one table: seeded, at a given rate, with a record of what was committed.
 
 Draws transactions of every kind a copy can get wrong: rows at the tail and in gaps, updates, deletes, key changes, key
 swaps, many rows at once, rollbacks, also to a savepoint. Runs in a thread (`with Workload(...)`) or as a process
-(`python -m devkit.writer --port ... --database ... --rate 500`), until stopped. The same seed on the same rows makes the
-same operations. With one writer the record is exact, unless a connection was lost in the middle of a commit: then
+(`python -m devkit.writer --port ... --database ... --rate 500`), until stopped. The same seed on the same rows makes
+the same operations. With one writer the record is exact, unless a connection was lost in the middle of a commit: then
 `WorkloadReport.exact` is false and the keys are read again.
 """
 
@@ -146,7 +146,7 @@ class Workload:
     def _run_in_thread(self) -> None:
         try:
             self.run()
-        except BaseException as failure:  # noqa: BLE001  handed to whoever calls stop()
+        except BaseException as failure:  # noqa: BLE001  raised again by stop()
             self._failure = failure
 
     def _open(self) -> Connection[Cursor]:
@@ -163,7 +163,7 @@ class Workload:
     def _after_error(
         self, connection: Connection[Cursor] | None, error: pymysql.err.MySQLError
     ) -> Connection[Cursor] | None:
-        """Roll back a conflict and go on; forget a lost connection; anything else is a mistake and is raised."""
+        """Roll back a conflict and continue; forget a lost connection; anything else is a mistake and is raised."""
         code = error.args[0] if error.args else 0
         if code in CONFLICT and connection is not None:
             self._roll_back(connection, 0)
@@ -369,7 +369,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--table", default="orders")
     parser.add_argument("--rate", type=float, help="changed rows per second; as fast as possible without it")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--transactions", type=int, help="stop after this many instead of when told to")
+    parser.add_argument("--transactions", type=int, help="stop after this many instead of on a signal")
     return parser
 
 

@@ -1,14 +1,17 @@
-"""How far the tasks of the epoch in hand are: told by datagrams, summed per actor, reported through the barrier manager.
+"""Adds up how far the tasks of the epoch in progress are: they send datagrams, the driver reports the sum per actor.
 
-Spark says nothing of a task before it ends, and a task may run as long as an epoch. So a task tells its totals by itself, in one
-datagram each time; the driver listens, adds up the tasks of an actor and reports the sum. What must be true:
+Spark says nothing of a task before it ends, and a task may run as long as an epoch. So a task sends its totals by
+itself, in one datagram each time; the driver listens, adds up the tasks of an actor and reports the sum. What must be
+true:
 
-- Telling never holds a task up and never fails it: a datagram needs no connection and no answer. One that is lost is made good by
-  the next, which holds totals; where none gets through (a firewall), progress moves at checkpoints only.
-- Only the barrier in hand counts. Each actor subscribes its barriers: a new one, or a new attempt, begins at nothing.
-- What is told is shown and never decided on.
-- No datagram can do harm. It has one fixed size and form and starts with the secret of this run; anything else is dropped before it is
-  read any further. So there is nothing to parse that a stranger has written, and the thread that listens ends with `close` only.
+- Sending never holds a task up and never fails it: a datagram needs no connection and no answer. One that is lost is
+  made good by the next, which holds totals; where none gets through (a firewall), progress moves at checkpoints only.
+- Only the barrier in progress counts. Each actor subscribes its barriers: a new one, or a new attempt, begins at
+  nothing.
+- What is sent is shown, and nothing is decided by it.
+- No datagram can do harm. It has one fixed size and form and starts with the secret of this run; anything else is
+  dropped before it is read any further. So there is nothing to parse that a stranger has written, and the thread that
+  listens ends with `close` only.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from progress.barriers import CdcTableBackfillProgress, CreateMviewProgress, LocalBarrierManager
-from vnode_backfill.epoch import Actor, Barrier, Epoch
+from progress.state.barriers import CdcTableBackfillProgress, CreateMviewProgress, LocalBarrierManager
+from vnode_backfill.words.epoch import Actor, Barrier, Epoch
 
 Result = TypeVar("Result")
 _ACTORS = (Actor.SNAPSHOT, Actor.UPSTREAM, Actor.MERGE)
@@ -39,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """What a task needs to tell how far it is. Can be pickled."""
+    """What a task needs to report how far it is. Can be pickled."""
 
     host: str
     port: int
@@ -49,7 +52,7 @@ class TaskProgress:
     part: int
 
     def tell(self, rows: int, ranges: int = 0) -> None:
-        """Tell the totals of this task so far; returns at once, whether anybody listens or not."""
+        """Send the totals of this task so far; returns at once, whether anybody listens or not."""
         barrier = self.barrier
         totals = (barrier.epoch, barrier.attempt, self.part, rows, ranges)
         with suppress(OSError, struct.error), socket.socket(_family(self.host), socket.SOCK_DGRAM) as out:
@@ -59,7 +62,7 @@ class TaskProgress:
 
 @dataclass(frozen=True, slots=True)
 class ReadBefore:
-    """What the snapshot had read before the epoch in hand, and how many ranges there are."""
+    """What the snapshot had read before the epoch in progress, and how many ranges there are."""
 
     ranges: int = 0
     ranges_total: int = 0
@@ -89,7 +92,7 @@ class EpochProgress:
         return TaskProgress(self._host, self._port, self._secret, actor, barrier, part)
 
     def reading(self, before: ReadBefore) -> None:
-        """The snapshot begins an epoch; what it tells is added to what was read before."""
+        """The snapshot begins an epoch; what it reports is added to what was read before."""
         with self._lock:
             self._before = before
 
@@ -104,7 +107,10 @@ class EpochProgress:
             self._told[actor].clear()
 
     def _listen(self) -> None:
-        """Runs until the socket is closed. One byte more than a datagram has is asked for, so that a longer one is seen as such."""
+        """Runs until the socket is closed.
+
+        One byte more than a datagram has is asked for, so that a longer one is seen as such.
+        """
         while self._socket is not None and self._socket.fileno() >= 0:
             try:
                 self._hear(self._socket.recv(_DATAGRAM.size + 1))
@@ -150,7 +156,7 @@ def _listening(host: str, bind: str) -> tuple[socket.socket | None, str, int]:
         found.settimeout(0.5)
         found.bind((bind or address[0], 0))
     except OSError as error:
-        _log.warning("tasks cannot tell how far they are, progress moves at checkpoints only error=%s", error)
+        _log.warning("tasks cannot report how far they are, progress moves at checkpoints only error=%s", error)
         return None, "", 0
     return found, str(address[0]), int(found.getsockname()[1])
 

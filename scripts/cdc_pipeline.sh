@@ -3,8 +3,9 @@
 #
 #   scripts/cdc_pipeline.sh --config cdc.yaml [FLAGS OF `vnode-backfill run`]
 #
-# Runs until it is stopped (`vnode-backfill stop`, SIGTERM, Ctrl-C: everything captured is applied first), or with `--until live`
-# until the target has caught up. May be killed and run again at any time: it goes on from its own progress.
+# Runs until it is stopped (`vnode-backfill stop`, SIGTERM, Ctrl-C: everything captured is applied first). With
+# `--until live` it ends when the target has caught up. May be killed and run again at any time: it continues from
+# its own progress.
 #
 # Exit codes: 0 done, 1 failed, 2 wrong configuration or refused.
 set -euo pipefail

@@ -3,10 +3,10 @@
 #
 #   scripts/handoff_backfill_to_cdc.sh --backfill copy.yaml --cdc cdc.yaml [FLAGS OF `vnode-backfill run`]
 #
-# copy.yaml has `mysql.cdc.startup_mode: snapshot`; cdc.yaml is the same with a `job` of its own, `startup_mode: specific` and
-# `specific: {from_job: NAME}` with the copying job's name. The flags are given to the job that follows; `--until live` ends when the
-# target has caught up, otherwise it runs until stopped. The source may be written to all the time. May be stopped or killed and
-# run again at any time: what is done is not done again.
+# copy.yaml has `mysql.cdc.startup_mode: snapshot`. cdc.yaml is the same with its own `job`, `startup_mode: specific`
+# and `specific: {from_job: NAME}` with the copying job's name. The flags are given to the job that follows.
+# `--until live` ends when the target has caught up; otherwise it runs until stopped. The source may be written to all
+# the time. May be stopped or killed and run again at any time: what is done is not done again.
 #
 # Exit codes: 0 done, 1 failed or stopped before the copy was complete, 2 wrong configuration or refused.
 set -euo pipefail

@@ -3,8 +3,8 @@
 #
 #   scripts/migration_pipeline.sh --config copy.yaml [FLAGS OF `vnode-backfill run`]
 #
-# The configuration must have `mysql.cdc.startup_mode: snapshot`. May be stopped or killed and run again at any time: it goes on
-# where it was, and once the copy is complete it only says so. Prints the handoff as JSON.
+# The configuration must have `mysql.cdc.startup_mode: snapshot`. May be stopped or killed and run again at any time: it
+# continues where it was, and once the copy is complete it only says so. Prints the handoff as JSON.
 #
 # Exit codes: 0 the copy is complete, 1 failed or stopped before that, 2 wrong configuration or refused.
 set -euo pipefail
@@ -29,7 +29,7 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$config" ] || usage 2
 
-# 1 is the answer of a job that has not ended yet; anything else that is not 0 would come back from the run too, but later.
+# 1 is the answer of a job that has not ended yet. Anything else that is not 0 would come from the run too, but later.
 code=0
 said=$(backfill handoff --config "$config" 2>&1 >/dev/null) || code=$?
 if [ "$code" -eq 1 ]; then

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the pipeline scripts share; to be sourced. Works in the caller's folder, with the project's .venv if there is one.
+# Shared by the pipeline scripts; to be sourced. Works in the caller's folder, with the project's .venv if there is one.
 
 _here=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=python3
@@ -36,7 +36,7 @@ require_value() {
 
 backfill() { "$python" -m vnode_backfill "$@"; }
 
-# Runs a command so that a stop asked of this script is passed on to it; its exit code is ours. A second stop waits as well.
+# Runs a command and passes a stop of this script on to it. Its exit code is ours. A second stop waits as well.
 forward() {
     local child code stopped=yes
     "$@" &

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What every script needs first; to be sourced. Defines:
+# Sets up what every script needs first; to be sourced. Defines:
 #   prepare_python    a virtual environment in .venv with the project and its test tools
 #   prepare_java      Java 17 or newer and Maven
 #   prepare_servers   jars and servers in the user's cache folder
@@ -89,7 +89,7 @@ prepare_java() {
 
 prepare_jvm() {
     say "classes of Spark's JVM"
-    .venv/bin/python -m vnode_backfill.archive_classes
+    .venv/bin/python -m vnode_backfill.spark.make_class_archive
 }
 
 prepare_servers() {

@@ -1,4 +1,4 @@
-"""Real servers and a real Spark for the tests that ask for them, each started once per run, when first needed."""
+"""Gives tests real servers and a real Spark. Each is started once per run, when the first test asks for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from devkit.spark import local_spark
 
 _database_numbers = count(1)
 _LONGEST = ("test_crashes.py", "test_edges.py", "test_commands.py", "test_visibility_race.py")
-"""Chains of whole job runs. They begin first, so that no core waits at the end for one that began last."""
+"""Files whose tests are chains of whole job runs. They begin first, so that no core waits at the end for a long one."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,7 +55,7 @@ def database(source_server: SqlServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def iotdb_server() -> Iterator[IotdbServer]:
-    # Each test has a database of its own, and each database buffers of its own outside the heap.
+    # Each test has its own database, and each database has its own buffers outside the heap.
     with IotdbServer(heaps=Heaps(direct=256)) as server:
         yield server
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from vnode_backfill.cli import execute
-from vnode_backfill.config import Config
-from vnode_backfill.config_file import section_of
+from vnode_backfill.commands.cli import execute
+from vnode_backfill.config.job import Config
+from vnode_backfill.config.yaml_file import section_of
 
 SECRET = "hunter2-planted"
 KeyPath = tuple[str, ...]

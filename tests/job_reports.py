@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from consume_upstream.offset import CdcOffset, VisibleAt
-from progress.report import AskedRequest, Estimates, Observed, Report, Subject, report_of
-from progress.state import BackfillState, Phase, Request, RequestKind, VnodeState, new_state
-from vnode_backfill.bitmap import reassign, split_evenly
-from vnode_backfill.epoch import Epoch
-from vnode_backfill.keys import SplitPlan, bound_of
-from vnode_backfill.plan import make_plan
-from vnode_backfill.vnode import KeyKind, KeyPart, VnodeId
+from consume_upstream.log.offset import CdcOffset, VisibleAt
+from progress.state.backfill_state import BackfillState, Phase, Request, RequestKind, VnodeState, new_state
+from progress.state.report import AskedRequest, Estimates, Observed, Report, Subject, report_of
+from vnode_backfill.words.bitmap import reassign, split_evenly
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.key import KeyKind, KeyPart, VnodeId
+from vnode_backfill.words.key_range import SplitPlan, bound_of
+from vnode_backfill.words.plan import make_plan
 
 SUBJECT = Subject("orders", "shop.orders", "s3://lake/shop/orders")
 SERVER = "5f2c7a31-0b1e-11ef-9c1a-0242ac120002"

@@ -1,4 +1,4 @@
-"""Small tables for tests of sinks, buffer and merge: definitions, rows and changes written as plain tuples."""
+"""Makes small tables for tests of sinks, buffer and merge: definitions, rows and changes, written as plain tuples."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from consume_upstream.buffer import buffer_schema
-from vnode_backfill import change
-from vnode_backfill.change import ChangeOp
-from vnode_backfill.columns import Column, TableDefinition
-from vnode_backfill.keys import SplitPlan, bound_of, plan_of
-from vnode_backfill.vnode import Key
+from vnode_backfill.words import change
+from vnode_backfill.words.change import ChangeOp
+from vnode_backfill.words.columns import Column, TableDefinition
+from vnode_backfill.words.key import Key
+from vnode_backfill.words.key_range import SplitPlan, bound_of, plan_of
 
 Cell: TypeAlias = bool | int | float | Decimal | str | bytes | date | datetime | None
 Row: TypeAlias = tuple[Cell, ...]
@@ -49,7 +49,7 @@ def plan(definition: TableDefinition, *bounds: Key, vnodes: int = 8) -> SplitPla
 
 
 def stored(path: object) -> list[Row]:
-    """The rows of a Delta table as `deltalake` reads them, in an order of their own."""
+    """The rows of a Delta table as `deltalake` reads them, in one fixed order."""
     table = DeltaTable(str(path)).to_pyarrow_table()
     return in_order(tuple(row.values()) for row in table.to_pylist())
 

@@ -1,6 +1,7 @@
-"""The launcher: `python -m vnode_backfill …`, and the file that spark-submit is given.
+"""Launches a command: `python -m vnode_backfill …`, and the file that spark-submit is given.
 
-Run as a script, Python puts this file's own folder on the path instead of the folder that holds the packages; that is repaired first.
+Run as a script, Python puts this file's own folder on the path instead of the folder that holds the packages; that is
+corrected first.
 """
 
 from __future__ import annotations
@@ -19,6 +20,6 @@ def _repair_path() -> None:
 
 if __name__ == "__main__":
     _repair_path()
-    from vnode_backfill.cli import main
+    from vnode_backfill.commands.cli import main
 
     main()

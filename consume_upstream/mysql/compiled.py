@@ -1,16 +1,18 @@
-"""One source for each kernel, run as machine code where numba is there and as plain Python where it is not.
+"""Runs each kernel as machine code where numba is installed, and as plain Python where it is not, from one source.
 
 A kernel is written in the part of Python that numba compiles: integers, one-byte reads, loops. Without numba (not
-installed, or switched off by VNODE_BACKFILL_NUMBA=0) the same function runs interpreted over memoryviews, whose items are
-Python integers; it is slower by a factor of about 50 and gives the same values, because no kernel relies on wrap-around.
+installed, or switched off by VNODE_BACKFILL_NUMBA=0) the same function runs interpreted over memoryviews, whose items
+are Python integers; it is slower by a factor of about 50 and gives the same values, because no kernel relies on
+wrap-around.
 
-numba keeps compiled code on disk, beside the module's file. A module that an executor imports from an archive has none; so its source is
-written to a cache folder, under a name that says its content, and the compiled code beside it: compiled once per machine, not once per
-process.
+numba keeps compiled code on disk, beside the module's file. A module that an executor imports from an archive has none;
+so its source is written to a cache folder, under a name that says its content, and the compiled code beside it:
+compiled once per machine, not once per process.
 
-What must be true: compiled code is loaded from where only this user and root can write, because numba's index of it is a pickle. That is
-the folder the module itself was imported from, or one that `cache_folder` calls private. Where numba finds neither (it also looks in
-`NUMBA_CACHE_DIR` and in a folder of its own in the user's cache), each process compiles for itself, which takes some seconds.
+What must be true: compiled code is loaded from where only this user and root can write, because numba's index of it is
+a pickle. That is the folder the module itself was imported from, or one that `cache_folder` calls private. Where numba
+finds neither (it also looks in `NUMBA_CACHE_DIR` and in its own folder in the user's cache), each process compiles
+for itself, which takes some seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from zipimport import zipimporter
 
 import numpy as np
 
-from vnode_backfill.cache_folder import is_private, private_cache_folder
+from vnode_backfill.config.cache_folder import is_private, private_cache_folder
 
 P = ParamSpec("P")
 R = TypeVar("R")

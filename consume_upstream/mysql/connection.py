@@ -1,13 +1,13 @@
-"""How a connection to the source is opened, and which of our errors each of its failures is.
+"""Opens connections to the source, and turns their failures into our errors.
 
 Every session reads in UTC, speaks utf8mb4 and cannot write, so that a value does not depend on the server's settings
 and a mistake cannot touch production data. Every socket has a connect and a read timeout: nothing waits for ever.
 
-Whether a connection is encrypted is asked of its socket, after connecting, whatever was configured: a server that offers no TLS is
-refused where TLS is asked for. A password is sent as it is only over TLS that was asked for; a server, or who plays one, may ask for it
-(`mysql_clear_password`, `dialog`).
+After connecting, the socket itself is asked whether it is encrypted, whatever was configured: a server that offers no
+TLS is refused where TLS is demanded. A password is sent as it is only over TLS that was demanded: a server, or one that
+pretends to be it, may ask for it (`mysql_clear_password`, `dialog`).
 
-Errors are told apart by the server's number, never by text. What may help when tried again (a lost or killed
+Errors are distinguished by the server's number, never by text. What may help when tried again (a lost or killed
 connection, a server that is restarting, too many connections) is `SourceLostError`; everything else is `SourceError`.
 """
 
@@ -28,11 +28,12 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CR
 
-from vnode_backfill.errors import ConfigError, SchemaChangedError, SourceError, SourceLostError
-from vnode_backfill.small_files import read_small_text
+from vnode_backfill.config.small_files import read_small_text
+from vnode_backfill.words.errors import ConfigError, SchemaChangedError, SourceError, SourceLostError
 
 __all__ = [
-    "TABLE_GONE_HINT", "Encryption", "SourceAddress", "TlsMode", "TlsOptions", "asked_for_file", "connect", "encryption_of", "source_errors",
+    "TABLE_GONE_HINT", "Encryption", "SourceAddress", "TlsMode", "TlsOptions", "asked_for_file",
+    "connect", "encryption_of", "source_errors",
 ]  # fmt: skip
 
 ERROR_MAX_EXECUTION_TIME = frozenset({1969, 3024})
@@ -48,7 +49,8 @@ _LOST = frozenset({
 })  # fmt: skip
 _CLEAR_TEXT = frozenset({"mysql_clear_password", "dialog"})
 TABLE_GONE_HINT = (
-    "It was dropped or renamed. If its rows are as they were, rename it back, ask for `vnode-backfill resnapshot --all` and run the job again. "
+    "It was dropped or renamed. If its rows are as they were, rename it back, "
+    "ask for `vnode-backfill resnapshot --all` and run the job again. "
     "Otherwise `vnode-backfill drop` the job and create it again for the table as it is called now."
 )
 # An explicit sql_mode: PAD_CHAR_TO_FULL_LENGTH, ANSI_QUOTES or NO_BACKSLASH_ESCAPES would change values or our SQL. The
@@ -56,7 +58,8 @@ TABLE_GONE_HINT = (
 _SESSION_SETTINGS = (
     "SET SESSION time_zone = '+00:00', SESSION sql_mode = 'NO_ENGINE_SUBSTITUTION', "
     "SESSION net_write_timeout = 600, SESSION net_read_timeout = 600 "
-    # A key that MySQL has generated is a key, also where its users are not shown it. MariaDB does not read this comment.
+    # A key that MySQL has generated is a key, also where its users are not shown it. MariaDB does not read this
+    # comment.
     "/*!80030 , SESSION show_gipk_in_create_table_and_information_schema = ON */"
 )
 
@@ -80,8 +83,8 @@ class TlsMode(StrEnum):
 class TlsOptions:
     """Whether the connection is encrypted, and whom it trusts; without `ca` the system's authorities.
 
-    Holds the certificates themselves, not where they lie: a worker on another machine has no such files. `client` is its own
-    certificate and key, one after the other.
+    Holds the certificates themselves, not where they are: a worker on another machine has no such files. `client` is
+    its own certificate and key, one after the other.
     """
 
     mode: TlsMode = TlsMode.PREFERRED
@@ -132,7 +135,8 @@ def connect(address: SourceAddress, *, read_only: bool = True) -> Connection:
             return connection
     except SourceLostError as error:
         hint = error.hint or (
-            f"Check that mysql.host ({address.host}) and mysql.port ({address.port}) are those of the server, that it runs and listens on that "
+            f"Check that mysql.host ({address.host}) and mysql.port ({address.port}) are those of the server, "
+            "that it runs and listens on that "
             "address (bind_address), and that no firewall is between."
         )
         raise SourceLostError(error.message, detail=error.detail, hint=hint) from error
@@ -174,7 +178,8 @@ def asked_for_file(attempt: str) -> SourceError:
     return SourceError(
         f"the source asked for a file of this machine while {attempt}; it got none",
         detail="The answer was a LOCAL INFILE request, which no question of this program allows.",
-        hint="No honest server does that. Check that mysql.host is the server you mean, and set mysql.tls.enabled: true, so that nobody "
+        hint="No honest server does that. Check that mysql.host is the server you mean, "
+        "and set mysql.tls.enabled: true, so that nobody "
         "answers in its place.",
     )
 
@@ -207,8 +212,10 @@ class _Context(ssl.SSLContext):
 
 
 class _Client(Connection):
-    """The driver's connection, except that "encrypt if the server can" does not load the system's authorities each time: nobody is
-    checked against them in this mode, and reading them takes 0.05 CPU-seconds, three times an epoch."""
+    """The client's connection, except that "encrypt if the server can" does not load the system's authorities each time.
+
+    Nobody is checked against them in this mode, and reading them takes 0.05 CPU-seconds, three times an epoch.
+    """
 
     ctx: _Context | None = None
 
@@ -217,7 +224,7 @@ class _Client(Connection):
 
 
 class _GuardedPlugins(dict[str, Callable[[Connection], object]]):
-    """Looked at by the driver whenever a server names the way it wants the password; knows no way of its own."""
+    """Looked at by the driver whenever a server names the way it wants the password; knows no way."""
 
     def __init__(self, address: SourceAddress) -> None:
         super().__init__()
@@ -328,9 +335,11 @@ def _translate(attempt: str, error: pymysql.err.Error) -> SourceError:
         return SourceError(f"the source's time limit ended {attempt}", detail=detail, hint=hint)
     if number in _LOGIN_DENIED:
         hint = (
-            "The detail names the account as the server sees it: mysql.user at the host that this machine connects from. Check mysql.user and "
-            "the password in mysql.password_env or mysql.password_file (`using password: NO`: neither is set or it is empty), and at the server "
-            "`SELECT user, host, plugin FROM mysql.user`: an account of another host has a password of its own."
+            "The detail names the account as the server sees it: "
+            "mysql.user at the host that this machine connects from. "
+            "Check mysql.user and the password in mysql.password_env or mysql.password_file "
+            "(`using password: NO`: neither is set or it is empty), and at the server "
+            "`SELECT user, host, plugin FROM mysql.user`: an account of another host has its own password."
         )
         return SourceError(f"the source denied {attempt}", detail=detail, hint=hint)
     if number in _TABLE_GONE:

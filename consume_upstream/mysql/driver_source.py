@@ -1,9 +1,11 @@
-"""The driver's own questions to the source, over at most two connections that stay open.
+"""Asks the driver's own questions, over at most two connections that stay open.
 
-A job that is live asks the source every second, throttle checks ask every few seconds, the keys of text tables are ordered by the
-server: a connection each time would be a login a second at somebody's production server. What must be true: the job never has more
-connections than workers + log readers + 2, so a question waits while both are in use; one that failed is never used again; one that
-the server has closed meanwhile is replaced before a question is asked over it.
+A job that is live asks the source every second, throttle checks ask every few seconds, and the server orders the keys
+of text tables. A connection each time would be a login a second at somebody's production server.
+
+What must be true: the job never has more connections than workers + log readers + 2, so a question waits while both are
+in use. A connection that failed is never used again. One that the server has closed meanwhile is replaced before a
+question is asked over it.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ from dataclasses import replace
 
 from pymysql.connections import Connection
 
+from consume_upstream.log.offset import CdcOffset, Visibility
+from consume_upstream.mysql import throttle
 from consume_upstream.mysql.connection import source_errors
-from consume_upstream.mysql.file_identity import take_identity
-from consume_upstream.mysql.load import HeldLog, read_held_log
-from consume_upstream.mysql.positions import LogQuestions
-from consume_upstream.mysql.server import MySqlSession, MySqlTable
-from consume_upstream.offset import CdcOffset, Visibility
-from vnode_backfill.errors import SourceError
+from consume_upstream.mysql.known_table import KnownTable
+from consume_upstream.mysql.positions.file_identity import take_identity
+from consume_upstream.mysql.positions.held_log import HeldFiles, read_held_log
+from consume_upstream.mysql.positions.offsets import LogQuestions
+from consume_upstream.mysql.rows.session import MySqlSession
+from vnode_backfill.words.errors import SourceError
 
 CONNECTIONS = 2
 
@@ -29,7 +33,7 @@ CONNECTIONS = 2
 class DriverSource:
     """Lends connections to the driver's threads. Safe to call from any of them; `close` ends what is not lent."""
 
-    def __init__(self, table: MySqlTable) -> None:
+    def __init__(self, table: KnownTable) -> None:
         self.table = table
         self._free = threading.Semaphore(CONNECTIONS)
         self._lock = threading.Lock()
@@ -38,7 +42,7 @@ class DriverSource:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A read-only connection for one question; whoever has it asks for no second one."""
+        """A read-only connection for one question; the caller that has it must not ask for a second one."""
         with self._free:
             connection = self._taken() or self.table.connect()
             try:
@@ -54,7 +58,10 @@ class DriverSource:
             yield MySqlSession(self.table, connection)
 
     def written_offset(self, last: CdcOffset) -> CdcOffset:
-        """The end of the log, with the identity of its file: that of `last` while the file is the same, whose reader compares it."""
+        """The end of the log, with the identity of its file.
+
+        While the file is the same it is the identity of `last`, which the reader of the log compares.
+        """
         written = self._questions().written_offset()
         if last.log and written.number == last.number:
             return replace(written, log=last.log)
@@ -65,10 +72,24 @@ class DriverSource:
     def visible_offset(self) -> Visibility:
         return self._questions().visible_offset()
 
-    def held_log(self) -> HeldLog | None:
+    def held_log(self) -> HeldFiles | None:
         """What the source holds of its log now."""
         with self.connection() as connection:
             return read_held_log(connection)
+
+    def threads_running(self) -> float:
+        """Statements being executed right now, this question included."""
+        with self.connection() as connection:
+            return throttle.threads_running(connection)
+
+    def query_number(self, query: str) -> float:
+        """The number that a query of the operator's returns in its first column of its first row."""
+        with self.connection() as connection:
+            return throttle.query_number(connection, query)
+
+    def replica_lag(self, host: str, port: int) -> float:
+        """Seconds that a replica is behind its source, asked over a connection that is opened for this question."""
+        return throttle.replica_lag(replace(self.table.address, host=host, port=port))
 
     def close(self) -> None:
         with self._lock:

@@ -1,9 +1,9 @@
-"""Every statement sent about the copied table, built here and nowhere else.
+"""Builds every statement about the copied table; no other module does.
 
-Names are quoted by `quoted`. Values never stand in the text: they are parameters, in the order of the placeholders.
+Names are quoted by `quoted`. Values are never in the text: they are parameters, in the order of the placeholders.
 
-Key conditions are spelled out column by column, because neither server turns a comparison of row values into a range
-of the index. For a key (a, b) "from (x, y) on" is `(a > x) OR (a = x AND b >= y)`, and both servers read just the range.
+Key conditions are spelled out column by column, because neither server turns a comparison of row values into a range of
+the index. For a key (a, b) "from (x, y) on" is `(a > x) OR (a = x AND b >= y)`, and both servers read just the range.
 
 A text bound is converted to the column's character set and compared under the column's collation by name; otherwise
 the connection's own collation could take part in the comparison, and the index would be neither used nor agreed with.
@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from consume_upstream.mysql.statement import Parameter
-from vnode_backfill.columns import Column, Kind, TableDefinition
-from vnode_backfill.keys import Bound, KeyRange
-from vnode_backfill.vnode import Key
+from consume_upstream.mysql.rows.prepared_statement import Parameter
+from vnode_backfill.words.columns import Column, Kind, TableDefinition
+from vnode_backfill.words.key import Key
+from vnode_backfill.words.key_range import Bound, KeyRange
 
 __all__ = [
     "Query",
@@ -58,7 +58,7 @@ def table_name(definition: TableDefinition) -> str:
 def select_range(
     definition: TableDefinition, index: str, key_range: KeyRange, *, after: Key | None = None, limit: int | None = None
 ) -> Query:
-    """The rows of a range in key order; those behind `after` only; at most `limit`."""
+    """The rows of a range in key order; those after `after` only; at most `limit`."""
     columns = ", ".join(canonical(column) for column in definition.columns)
     return _range_query(definition, index, columns, key_range, after, f" LIMIT {limit}" if limit else "")
 
@@ -73,9 +73,10 @@ def select_keys(definition: TableDefinition, index: str, keys: Sequence[Key]) ->
 
 
 def explain_stretches(definition: TableDefinition, index: str, bounds: Sequence[Bound]) -> Query:
-    """The optimiser's view of what lies between each two neighbours of `bounds`, numbered from 1 by `id`.
+    """The optimiser's view of what is between each two neighbours of `bounds`, numbered from 1 by `id`.
 
-    Its `rows` comes from dives into the index, not from statistics. MySQL 9 answers as a tree unless a table is asked for.
+    Its `rows` comes from dives into the index, not from statistics. MySQL 9 answers as a tree unless a table is asked
+    for.
     """
     each = _range_query(definition, index, _key_list(definition), KeyRange(bounds[0], bounds[1]), None, "").text
     ends = [bound for stretch in pairwise(bounds) for bound in stretch]
@@ -84,7 +85,7 @@ def explain_stretches(definition: TableDefinition, index: str, bounds: Sequence[
 
 
 def skip_rows(definition: TableDefinition, index: str, after: Key, rows: int) -> Query:
-    """The key that stands `rows` rows behind `after`: the server skips, one key travels."""
+    """The key `rows` rows after `after`: the server skips, one key travels."""
     return _range_query(
         definition, index, _key_list(definition), KeyRange(None, None), after, f" LIMIT 1 OFFSET {rows - 1}"
     )
@@ -102,7 +103,8 @@ def last_key(definition: TableDefinition, index: str) -> Query:
 def weight_strings(column: Column, count: int, *, pad_to: int | None) -> str:
     """The sort keys of `count` values, then their lengths without padding; for the driver's own placeholders.
 
-    `pad_to` is the number of characters for a collation that pads with spaces. Each value is given twice, as UTF-8 bytes.
+    `pad_to` is the number of characters for a collation that pads with spaces. Each value is given twice, as UTF-8
+    bytes.
     """
     padded = f" AS CHAR({pad_to})" if pad_to else ""
     value = _collated(column, "CONVERT(%s USING utf8mb4)")
@@ -173,7 +175,7 @@ def _key_list(definition: TableDefinition) -> str:
 
 
 def placeholder(column: Column) -> str:
-    """Where a value that the column is compared with stands."""
+    """The placeholder of a value that the column is compared with."""
     return _collated(column, "?") if column.kind is Kind.STRING and column.charset else "?"
 
 

@@ -1,7 +1,8 @@
 """An IoTDB server as far as the sink knows one, in a dictionary, so that thousands of histories can be run.
 
-It has the semantics that were observed on a real server: a NULL writes nothing and erases nothing, a write overwrites, a delete
-of nothing succeeds. `before_effect` is called before each write and delete: there another writer can come in between.
+It has the semantics that were observed on a real server: a NULL writes nothing and erases nothing, a write overwrites,
+a delete of nothing succeeds. `before_effect` is called before each write and delete: there another writer can come in
+between.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from vnode_backfill.config_iotdb import IotdbType
-from vnode_backfill.sinks.iotdb_mapping import Measurement
-from vnode_backfill.sinks.iotdb_paths import Nodes, path_of, split_path
-from vnode_backfill.sinks.iotdb_session import Series, StoredPoints, Tablet
-from vnode_backfill.sinks.iotdb_tags import TagNaming
-from vnode_backfill.sinks.iotdb_values import WIRE_TYPES, Precision
+from vnode_backfill.config.iotdb import IotdbType
+from vnode_backfill.sinks.iotdb.mapping import Measurement
+from vnode_backfill.sinks.iotdb.server.paths import Nodes, path_of, split_path
+from vnode_backfill.sinks.iotdb.server.session import Series, StoredPoints, Tablet
+from vnode_backfill.sinks.iotdb.server.tags import TagNaming
+from vnode_backfill.sinks.iotdb.values import WIRE_TYPES, Precision
 
 Cell = int | float | str
 _TYPES = {2: IotdbType.INT64, 4: IotdbType.DOUBLE, 5: IotdbType.TEXT, 11: IotdbType.STRING}

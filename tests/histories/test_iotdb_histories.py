@@ -1,7 +1,8 @@
 """Whatever happens to rows, attempts and slots, the points end as the source is.
 
-The source here moves rows between a few slots, also from key to key; ranges are read at different times by attempts that may be
-lost, merges lag behind each other, and a read and a merge write into each other. `IOTDB_HISTORIES=500` runs more of them.
+The source here moves rows between a few slots, also from key to key; ranges are read at different times by attempts
+that may be lost, merges lag behind each other, and a read and a merge write into each other. `IOTDB_HISTORIES=500` runs
+more of them.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ import pyarrow as pa
 import pytest
 
 from tests.histories.iotdb_model import ModelServer, ModelTable
-from tests.system.iotdb_case import READINGS, Change, reading, window
+from tests.system.sinks.iotdb.iotdb_case import READINGS, Change, reading, window
 from tests.tables import Row, batch, plan
-from vnode_backfill.change import ChangeOp
-from vnode_backfill.config_iotdb import IotdbSinkConfig
-from vnode_backfill.epoch import Epoch
+from vnode_backfill.config.iotdb import IotdbSinkConfig
 from vnode_backfill.sinks import ReadReceipt
-from vnode_backfill.sinks import iotdb as sink_module
-from vnode_backfill.sinks import iotdb_table as table_module
-from vnode_backfill.sinks import iotdb_tree as tree_module
-from vnode_backfill.sinks.iotdb import IotdbOptions, IotdbSink
-from vnode_backfill.vnode import Key
+from vnode_backfill.sinks.iotdb import sink as sink_module
+from vnode_backfill.sinks.iotdb.server import table as table_module
+from vnode_backfill.sinks.iotdb.server import tree as tree_module
+from vnode_backfill.sinks.iotdb.sink import IotdbOptions, IotdbSink
+from vnode_backfill.words.change import ChangeOp
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.key import Key
 
 INSERT, UPDATE, DELETE = ChangeOp
 PLAN = plan(READINGS, (0,), (10,), (20,), (29,))

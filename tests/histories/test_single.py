@@ -11,13 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from consume_upstream.log.offset import CdcOffset, VisibleAt
 from consume_upstream.mark import MarkView
-from consume_upstream.mysql.walk import check_walkable, cursor_of, select_behind
-from consume_upstream.offset import CdcOffset, VisibleAt
-from progress.single_rows import WALK_SCHEMA
-from progress.single_state import WHOLE_KEY, Walk, walk_plan
-from progress.single_store import SingleStore, store_of
-from progress.state import (
+from consume_upstream.mysql.rows.key_walk import check_walkable, cursor_of, select_behind
+from progress.state.backfill_state import (
     MOST_ROWS_PER_SECOND,
     BackfillState,
     Controls,
@@ -28,19 +25,22 @@ from progress.state import (
     RequestKind,
     new_state,
 )
-from progress.store import JobRecord, StateStore
+from progress.state.walk_state import WHOLE_KEY, Walk, walk_plan
+from progress.store.store import JobRecord, StateStore
+from progress.store.walk_rows import WALK_SCHEMA
+from progress.store.walk_store import SingleStore, store_of
 from tests.histories.walk_simulation import WalkDriver, WalkSimulation
 from tests.simulation.actors import Steps
 from tests.simulation.world import BufferedChange, ReadReceipt, WrongError
-from tests.unit.state_examples import DEFINITION, at
-from tests.unit.state_folder import MINUTE, Clock, create, record
-from vnode_backfill.bitmap import split_evenly
-from vnode_backfill.change import Mark
-from vnode_backfill.columns import Column, TableDefinition
-from vnode_backfill.epoch import BarrierKind, Epoch
-from vnode_backfill.errors import FencedError, KeyOrderError, LawBrokenError, PlanRefusedError, StateError
-from vnode_backfill.keys import SplitPlan
-from vnode_backfill.protocol import CommitReceipts, RangesRead, ReadRanges
+from tests.unit.progress.state.state_examples import DEFINITION, at
+from tests.unit.progress.store.state_folder import MINUTE, Clock, create, record
+from vnode_backfill.decide.protocol import CommitReceipts, RangesRead, ReadRanges
+from vnode_backfill.words.bitmap import split_evenly
+from vnode_backfill.words.change import Mark
+from vnode_backfill.words.columns import Column, TableDefinition
+from vnode_backfill.words.epoch import BarrierKind, Epoch
+from vnode_backfill.words.errors import FencedError, KeyOrderError, LawBrokenError, PlanRefusedError, StateError
+from vnode_backfill.words.key_range import SplitPlan
 
 PLAN = walk_plan(("id",), 100)
 RECORD = replace(record(), executor="single", vnode_count=1, format_version=1)
@@ -53,7 +53,8 @@ def test_walk_equals_its_source_through_any_history_of_crashes(first: int) -> No
 
 
 class ReadsLandedStretchAgain(WalkDriver):
-    """Sabotage: what landed before a crash is not looked for; the append is skipped, but the cursor follows the new read."""
+    """Sabotage: what landed before a crash is not looked for; the append is skipped, but the cursor follows the new
+    read."""
 
     def landed(self, epoch: Epoch) -> tuple[ReadReceipt, ...] | None:  # noqa: ARG002
         return None
@@ -85,7 +86,8 @@ class EndsAtAnyStretch(WalkDriver):
 
 
 class CutsThroughATransaction(WalkDriver):
-    """Sabotage: a boundary has a row, so only the first change of a transaction that ends on its changes is at or below its end."""
+    """Sabotage: a boundary has a row, so only the first change of a transaction that ends on its changes is at or below
+    its end."""
 
     def is_due(self, change: BufferedChange, applied: CdcOffset, upto: CdcOffset) -> bool:
         return (*applied.order, 0) < (*change.offset.order, change.row) <= (*upto.order, 0)
@@ -152,7 +154,7 @@ def test_cursor_is_the_last_key_as_the_server_compares_it(kind: str, value: obje
 
 
 def test_cursor_without_a_value_stops_the_walk() -> None:
-    with pytest.raises(KeyOrderError, match="no value to go on from"):
+    with pytest.raises(KeyOrderError, match="from which a walk cannot continue"):
         cursor_of(table(("k", "date")), pa.table({"k": pa.array([None], pa.date32())}))
 
 

@@ -1,7 +1,7 @@
-"""One random history of a job of the single executor: the model world of `tests.simulation`, walked in an order only the source knows.
+"""Runs one random history of a job of the single executor: the model world, walked in an order only the source knows.
 
-The state goes through its stored row at every commit and every recovery. `keys_in_order` is the server's order of the key: a random
-one, which no comparison in the client could find, or the natural one, where the job is to be migrated.
+The state goes through its stored row at every commit and every recovery. `keys_in_order` is the server's order of the
+key: a random one, which no comparison in the client could find, or the natural one, where the job is to be migrated.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from progress.lease import Lease, Process
-from progress.migration import migrated_plan, migrated_state
-from progress.single_rows import PLANS, StoredWalk, from_row, to_row
-from progress.single_state import WHOLE_KEY, Walk, walk_plan
-from progress.state import BackfillState, Request, RequestKind, new_state
-from progress.state_rows import Bookkeeping
+from progress.state.backfill_state import BackfillState, Request, RequestKind, new_state
+from progress.state.migration import migrated_plan, migrated_state
+from progress.state.walk_state import WHOLE_KEY, Walk, walk_plan
+from progress.store.checkpoint_rows import Bookkeeping
+from progress.store.lease import Lease, Process
+from progress.store.walk_rows import PLANS, StoredWalk, from_row, to_row
 from tests.simulation.actors import BOUNDS, Driver, Steps, planned
 from tests.simulation.simulator import Simulation
 from tests.simulation.world import ModelStore, ReadReceipt
-from tests.unit.state_folder import START, record
-from vnode_backfill.bitmap import split_evenly
-from vnode_backfill.epoch import Epoch
-from vnode_backfill.keys import SplitPlan
-from vnode_backfill.protocol import CommitReceipts, RangeReceipt, RangesRead, ReadRanges, ReceiptsCommitted
-from vnode_backfill.vnode import Key
+from tests.unit.progress.store.state_folder import START, record
+from vnode_backfill.decide.protocol import CommitReceipts, RangeReceipt, RangesRead, ReadRanges, ReceiptsCommitted
+from vnode_backfill.words.bitmap import split_evenly
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.key import Key
+from vnode_backfill.words.key_range import SplitPlan
 
 RECORD = record()
 LEASE = Lease(1, "somebody", Process.current(), START, START + timedelta(minutes=1), timedelta(minutes=1))
@@ -49,7 +49,7 @@ class WalkStore(ModelStore):
 
 
 class WalkDriver(Driver):
-    """A driver that walks: `commit_receipts` appends the stretch and hands its cursor over, as `WalkPerformer` does."""
+    """A driver that walks: `commit_receipts` appends the stretch and hands its cursor over, as `WalkReading` does."""
 
     keys_in_order: tuple[int, ...]
 

@@ -1,30 +1,31 @@
-"""How a simulated driver performs the coordinator's orders, one small step at a time.
+"""Performs the coordinator's orders in a simulated driver, one small step at a time.
 
-Each order is a generator: every `yield` is a place where the source may move on, another order may run, or the driver may
-die. What is durable lives in `world`; everything else here is lost in a crash.
+Each order is a generator: every `yield` is a place where the source may move on, another order may run, or the driver
+may die. What is durable lives in `world`; everything else here is lost in a crash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from random import Random
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from consume_upstream import mark as marking
-from consume_upstream import offset as offsets
-from consume_upstream.mark import OUTSIDE, MarkView
-from consume_upstream.offset import CdcOffset
-from progress.barriers import CdcTableBackfillProgress, CreateMviewProgress
-from progress.state import BackfillState, Intent
+from consume_upstream.log import offset as offsets
+from consume_upstream.log.offset import CdcOffset
+from consume_upstream.mark import MarkView
+from progress.state.backfill_state import BackfillState, Intent
+from progress.state.barriers import CdcTableBackfillProgress, CreateMviewProgress
 from tests.simulation.source import ModelSource, RowChange
 from tests.simulation.world import BufferedChange, BufferReceipt, ModelSink, ModelStore, ReadReceipt, WrongError
-from vnode_backfill.change import ChangeOp, Mark
-from vnode_backfill.epoch import Actor, Epoch
-from vnode_backfill.intent import Sample
-from vnode_backfill.keys import Bound, PlannedRange, SplitPlan, bound_of
-from vnode_backfill.plan import Answer, EstimateRows, NextBound, TableFacts, extend_plan, make_plan, plan_bounds
-from vnode_backfill.protocol import (
+from vnode_backfill.decide.next_epoch import Sample
+from vnode_backfill.decide.protocol import (
     Action,
     BufferChanges,
     ChangesBuffered,
@@ -48,11 +49,16 @@ from vnode_backfill.protocol import (
     Stop,
     TrimBuffer,
 )
-from vnode_backfill.vnode import KeyKind, KeyPart, VnodeId
+from vnode_backfill.words.change import ChangeOp, Mark
+from vnode_backfill.words.epoch import Actor, Epoch
+from vnode_backfill.words.key import KeyKind, KeyPart
+from vnode_backfill.words.key_range import Bound, PlannedRange, SplitPlan, bound_of
+from vnode_backfill.words.plan import Answer, EstimateRows, NextBound, TableFacts, extend_plan, make_plan, plan_bounds
 
 PARTS = (KeyPart("id", KeyKind.INT),)
 BOUNDS: dict[int, Bound] = {key: bound_of(PARTS, (key,)) for key in range(200)}
 Steps = Iterator[Event | None]
+Int32s = npt.NDArray[np.int32]
 
 
 @dataclass
@@ -88,8 +94,8 @@ class Driver:
                 return self.extend(action)
             case TrimBuffer(upto=upto):
                 return self.trim(upto)
-            case RestartEpoch():
-                return iter((EpochRestarted(),))
+            case RestartEpoch(attempt=attempt):
+                return iter((None, EpochRestarted(attempt)))
             case InjectBarrier() | Stop():
                 return iter(())
 
@@ -146,7 +152,7 @@ class Driver:
             logged = self.source.logged_transactions(action.after, intent.written)
             visible, missing = offsets.resolve(intent.visible, self.saved.missing, logged, intent.written)
             plan = self.plan.at(intent.plan_generation)
-            view = marking.upstream_view(self.saved, plan, visible)
+            view = marking.upstream_marks(self.saved, plan).view(visible)
             kept = self.kept(action.after, intent, plan, view)
             receipt = BufferReceipt(visible, missing, len(kept))
             yield CreateMviewProgress(Actor.UPSTREAM, epoch, len(kept), action.barrier.attempt)
@@ -160,15 +166,15 @@ class Driver:
     def kept(
         self, after: CdcOffset, intent: Intent, plan: SplitPlan, view: MarkView
     ) -> list[tuple[BufferedChange, Mark]]:
-        kept: list[tuple[BufferedChange, Mark]] = []
-        for transaction in self.source.slice(after, intent.written):
-            for row in transaction.changes:
-                for key, op, half in halves(row):
-                    position, vnode = place(plan, key)
-                    verdict = marking.mark(view, position, vnode, row.offset)
-                    if verdict is not Mark.DROP:
-                        kept.append((BufferedChange(key, op, row.value, row.offset, row.row, half, vnode), verdict))
-        return kept
+        rows = [row for transaction in self.source.slice(after, intent.written) for row in transaction.changes]
+        found = [(row, *part) for row in rows for part in halves(row)]
+        positions, vnodes = places(plan, [key for _, key, _, _ in found])
+        marks = marked(view, positions, vnodes, [row.offset for row, _, _, _ in found])
+        return [
+            (BufferedChange(key, op, row.value, row.offset, row.row, half, vnode), mark)
+            for (row, key, op, half), vnode, mark in zip(found, vnodes.tolist(), marks, strict=True)
+            if mark is not Mark.DROP
+        ]
 
     def merge(self, action: MergeEpoch) -> Steps:
         yield None
@@ -184,11 +190,11 @@ class Driver:
         applied = {v.vnode: v.applied for v in action.vnodes}
         view = marking.merge_view(self.saved, plan)
         last: dict[int, BufferedChange] = {}
-        for change in self.store.buffer:
-            position, vnode = self.place_buffered(plan, change)
-            if vnode not in applied or not self.is_due(change, applied[vnode], action.upto):
-                continue
-            if marking.mark(view, position, vnode, change.offset) is Mark.DROP:
+        changes = self.store.buffer
+        positions, vnodes = self.places_buffered(plan, changes)
+        marks = marked(view, positions, vnodes, [change.offset for change in changes])
+        for change, vnode, mark in zip(changes, vnodes.tolist(), marks, strict=True):
+            if mark is Mark.DROP or vnode not in applied or not self.is_due(change, applied[vnode], action.upto):
                 continue
             if change.key not in last or last[change.key].order < change.order:
                 last[change.key] = change
@@ -197,8 +203,8 @@ class Driver:
     def is_due(self, change: BufferedChange, applied: CdcOffset, upto: CdcOffset) -> bool:
         return applied < change.offset <= upto
 
-    def place_buffered(self, plan: SplitPlan, change: BufferedChange) -> tuple[int, VnodeId]:
-        return place(plan, change.key)
+    def places_buffered(self, plan: SplitPlan, changes: Sequence[BufferedChange]) -> tuple[Int32s, Int32s]:
+        return places(plan, [change.key for change in changes])
 
     def sample(self, action: SampleSource) -> Steps:
         yield None
@@ -254,11 +260,22 @@ def halves(row: RowChange) -> list[tuple[int, ChangeOp, int]]:
     return [(row.old_key, ChangeOp.DELETE, 0), (row.new_key, ChangeOp.INSERT, 1)]
 
 
-def place(plan: SplitPlan, key: int) -> tuple[int, VnodeId]:
-    order = BOUNDS[key].order
-    found = plan.find(order)
-    position = OUTSIDE if found is None else plan.ranges.index(found)
-    return position, plan.vnode_of((key,), order)
+def places(plan: SplitPlan, keys: Sequence[int]) -> tuple[Int32s, Int32s]:
+    """The position in the plan and the vnode of each key, found as production finds them."""
+    positions, vnodes = _all_places(plan)
+    wanted = np.fromiter(keys, np.int64)
+    return positions[wanted], vnodes[wanted]
+
+
+@lru_cache(maxsize=16)
+def _all_places(plan: SplitPlan) -> tuple[Int32s, Int32s]:
+    return plan.vnodes_of([pa.array(list(BOUNDS), pa.int64())])
+
+
+def marked(view: MarkView, positions: Int32s, vnodes: Int32s, ends: Sequence[CdcOffset]) -> list[Mark]:
+    """The marks of a batch of changes whose events end at `ends`, made as production makes them."""
+    file, pos = np.array([end.order for end in ends], np.int64).reshape(-1, 2).T
+    return [Mark(mark) for mark in marking.mark_chunk(view, positions, vnodes, file, pos).tolist()]
 
 
 def planned(source: ModelSource, vnode_count: int, target: int) -> SplitPlan:
@@ -286,7 +303,7 @@ def answer(question: EstimateRows | NextBound, keys: list[int]) -> Answer:
 def extended(plan: SplitPlan, source: ModelSource, sink: ModelSink, *, tiling: bool = False) -> SplitPlan:
     """One more generation over the keys outside the plan that source or sink hold, one range on each side.
 
-    With `tiling` the upper one begins right behind the plan, as for an integer key, else at the first key there is.
+    With `tiling` the upper one begins right after the plan, as for an integer key, else at the first key there is.
     """
     outside = sorted(k for k in {*source.visible, *sink.rows} if plan.find(BOUNDS[k].order) is None)
     if not outside:

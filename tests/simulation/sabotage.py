@@ -1,37 +1,40 @@
-"""The ways to break the protocol, one rule at a time: a simulator that cannot fail proves nothing.
+"""Breaks the protocol, one rule at a time: a simulator that cannot fail proves nothing.
 
-Each sabotage takes one rule away, either from the simulated driver (by a subclass) or from the protocol's own functions (for the
-length of a run).
+Each sabotage takes one rule away, either from the simulated driver (by a subclass) or from the protocol's own functions
+(for the length of a run).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
 
+import numpy as np
+import numpy.typing as npt
+
 from consume_upstream import mark as marking
-from consume_upstream import offset as offsets
-from consume_upstream.mark import MarkView
-from consume_upstream.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt
-from progress import state as states
-from progress.state import BackfillState, Intent, Phase, VnodeState
+from consume_upstream.log import offset as offsets
+from consume_upstream.log.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt
+from consume_upstream.mark import Ints, MarkView, UpstreamMarks
+from progress.state import backfill_state as states
+from progress.state.backfill_state import BackfillState, Intent, Phase, VnodeState
 from tests.simulation import actors
-from tests.simulation.actors import Driver, Steps
+from tests.simulation.actors import Driver, Int32s, Steps
 from tests.simulation.simulator import Simulation
 from tests.simulation.source import ModelSource
 from tests.simulation.world import BufferedChange, BufferReceipt, ReadReceipt
-from vnode_backfill import another_log, coordinator, epoch_end, intent, protocol
-from vnode_backfill.change import ChangeOp, Mark
-from vnode_backfill.epoch import Barrier, BarrierKind, Epoch
-from vnode_backfill.errors import BackfillError
-from vnode_backfill.keys import PlannedRange, SplitPlan
-from vnode_backfill.plan import make_plan
-from vnode_backfill.protocol import BufferChanges, CommitReceipts, ReadRanges, Sampled, SampleSource
-from vnode_backfill.vnode import VnodeId
+from vnode_backfill.decide import coordinator, end_of_epoch, honour_requests, log_switch, next_epoch, protocol
+from vnode_backfill.decide.protocol import BufferChanges, CommitReceipts, ReadRanges, Sampled, SampleSource
+from vnode_backfill.words.change import ChangeOp, Mark
+from vnode_backfill.words.epoch import Barrier, BarrierKind, Epoch
+from vnode_backfill.words.errors import BackfillError
+from vnode_backfill.words.key import VnodeId
+from vnode_backfill.words.key_range import PlannedRange, SplitPlan
+from vnode_backfill.words.plan import make_plan
 
-Patch = tuple[ModuleType, str, object]
+Patch = tuple[ModuleType | type, str, object]
 
 
 @dataclass(frozen=True)
@@ -74,19 +77,30 @@ def _one_mark_per_vnode(state: BackfillState, plan: SplitPlan) -> MarkView:
 
 
 _merge_view = marking.merge_view
-_upstream_view = marking.upstream_view
-_readable = intent._readable
-_rescaled = intent._rescaled
-_set_back = intent._set_back
+_view = UpstreamMarks.view
+_readable = next_epoch._readable
+_rescaled = honour_requests._rescaled
+_set_back = honour_requests._set_back
 _honoured = coordinator._honoured
 _work = coordinator._work
 _failed = coordinator._failed
 
 
-def _outside_too(state: BackfillState, plan: SplitPlan, visible: VisibleAt) -> MarkView:
-    view = _upstream_view(state, plan, visible)
-    view.file[-1], view.pos[-1] = visible.position.number, visible.position.pos
-    return view
+def _outside_too(marks: UpstreamMarks, visible: VisibleAt) -> MarkView:
+    return _view(replace(marks, unread=np.append(marks.unread[:-1], True)), visible)
+
+
+def _unread_for_ever(marks: UpstreamMarks, visible: VisibleAt) -> MarkView:
+    """A range that was read drops what only a later read would have seen."""
+    return _view(replace(marks, unread=np.append(np.full(len(marks.unread) - 1, True), False)), visible)
+
+
+def _position_alone(view: MarkView, positions: Int32s, vnodes: Int32s, _file: Ints, pos: Ints) -> npt.NDArray[np.int8]:
+    """Compares within a file only, whichever it is."""
+    return _mark_chunk(view, positions, vnodes, view.file[positions], pos)
+
+
+_mark_chunk = marking.mark_chunk
 
 
 def _written_prefix(
@@ -146,7 +160,7 @@ def _passed_over_while_retrying(state: coordinator.Coordinator, error: BackfillE
     return (state, ()) if state.stage is coordinator.Stage.RETRYING else _failed(state, error)
 
 
-def _over_a_commit_in_hand(state: coordinator.Coordinator, error: BackfillError) -> coordinator.Decision:
+def _over_a_commit_in_progress(state: coordinator.Coordinator, error: BackfillError) -> coordinator.Decision:
     """Forgets which stage is tried again: its commit may have landed, and the reason gets the same revision."""
     if state.stage is coordinator.Stage.RETRYING and not error.retryable:
         state = replace(state, retrying=coordinator.Stage.WORKING)
@@ -176,12 +190,13 @@ class _ForwardsStraight(Driver):
 
 
 class _TrustsStoredVnode(Driver):
-    def place_buffered(self, plan: SplitPlan, change: BufferedChange) -> tuple[int, VnodeId]:
-        return super().place_buffered(plan, change)[0], VnodeId(change.vnode)
+    def places_buffered(self, plan: SplitPlan, changes: Sequence[BufferedChange]) -> tuple[Int32s, Int32s]:
+        return super().places_buffered(plan, changes)[0], np.array([change.vnode for change in changes], np.int32)
 
 
 class _GivesBoundariesARow(Driver):
-    """Cuts through a transaction whose changes all have its end as their position: only its first one is at or below the end."""
+    """Cuts through a transaction whose changes all have its end as their position: only the first is at or below the
+    end."""
 
     def is_due(self, change: BufferedChange, applied: CdcOffset, upto: CdcOffset) -> bool:
         return (*applied.order, 0) < (*change.offset.order, change.row) <= (*upto.order, 0)
@@ -289,7 +304,7 @@ def _simulator() -> ModuleType:
 
 
 def _initial_takes_a_number(state: coordinator.Coordinator) -> coordinator.Decision:
-    """A recovery numbers its epoch anew, so that effects which had landed are not recognised."""
+    """A recovery numbers its epoch again, so that effects which had landed are not recognised."""
     if state.saved.intent is not None:
         later = replace(state.saved.intent, epoch=Epoch(state.saved.intent.epoch + 1))
         state = replace(state, saved=replace(state.saved, intent=later, epoch=Epoch(state.saved.epoch + 1)))
@@ -317,7 +332,7 @@ class _EndOfLog(ModelSource):
 
 
 class _TakesUpTheEnd(Simulation):
-    """Goes on at the end of the new log instead of behind what was captured."""
+    """Continues at the end of the new log instead of after what was captured."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -327,19 +342,25 @@ class _TakesUpTheEnd(Simulation):
 SABOTAGES: dict[str, Sabotage] = {
     "rule 1: merge does not mark again": Sabotage(patches=((marking, "merge_view", _nothing_dropped),)),
     "rule 1: one low mark per vnode": Sabotage(patches=((marking, "merge_view", _one_mark_per_vnode),)),
+    "rule 1: a range that was read marks as an unread one": Sabotage(
+        patches=((UpstreamMarks, "view", _unread_for_ever),)
+    ),
+    "rule 1: a batch is marked by position, not by file": Sabotage(patches=((marking, "mark_chunk", _position_alone),)),
     "rule 2: first offset is the written one": Sabotage(simulation=_FirstOffsetWritten),
     "rule 2: first offset sampled after the plan": Sabotage(simulation=_FirstOffsetAfterPlan),
     "rule 3: a replay samples again": Sabotage(simulation=_ResamplesOnReplay),
     "rule 4: written offset sampled before reads end": Sabotage(driver=_SamplesEarly),
-    "rule 5: a vnode merges one epoch too early": Sabotage(patches=((intent, "mergeable", _merge_too_early),)),
+    "rule 5: a vnode merges one epoch too early": Sabotage(patches=((next_epoch, "may_go_live", _merge_too_early),)),
     "rule 5: merge goes past the buffer": Sabotage(
-        patches=tuple((module, "merge_bound", _merge_past_the_buffer) for module in (intent, coordinator, epoch_end))
+        patches=tuple(
+            (module, "merge_bound", _merge_past_the_buffer) for module in (next_epoch, coordinator, end_of_epoch)
+        )
     ),
     "rule 6: a visibility with holes": Sabotage(patches=((offsets, "resolve", _with_holes),)),
-    "rule 7: changes outside the plan are dropped": Sabotage(patches=((marking, "upstream_view", _outside_too),)),
+    "rule 7: changes outside the plan are dropped": Sabotage(patches=((UpstreamMarks, "view", _outside_too),)),
     "rule 8: the stored vnode decides": Sabotage(driver=_TrustsStoredVnode),
-    "rule 9: a range is read again at once": Sabotage(patches=((intent, "_readable", _readable_without_floor),)),
-    "rule 9: applied is reset": Sabotage(patches=((intent, "_set_back", _applied_reset),)),
+    "rule 9: a range is read again at once": Sabotage(patches=((next_epoch, "_readable", _readable_without_floor),)),
+    "rule 9: applied is reset": Sabotage(patches=((honour_requests, "_set_back", _applied_reset),)),
     "rule 9: a range read again is appended": Sabotage(driver=_AppendsReread),
     "rule 10: appends and replacements share an id": Sabotage(driver=_OneTransactionId),
     "rule 10: ids carry the name, not the job": Sabotage(driver=_NamedNotNumbered),
@@ -353,14 +374,16 @@ SABOTAGES: dict[str, Sabotage] = {
     "a delete dropped for an unfinished vnode": Sabotage(driver=_DropsDeletes),
     "offset committed before the buffer": Sabotage(driver=_ReportsBeforeWriting),
     "bitmaps change before the merge is drained": Sabotage(patches=((coordinator, "_honoured", _without_a_drain),)),
-    "a vnode's state reset by a rescale": Sabotage(patches=((intent, "_rescaled", _state_reset),)),
+    "a vnode's state reset by a rescale": Sabotage(patches=((honour_requests, "_rescaled", _state_reset),)),
     "a range read twice": Sabotage(driver=_ReadsTwice),
     "an unread range counted as read": Sabotage(driver=_CountsUnread),
     "a definite failure while retrying is passed over": Sabotage(
         patches=((coordinator, "_failed", _passed_over_while_retrying),)
     ),
-    "a reason stored over a commit in hand": Sabotage(patches=((coordinator, "_failed", _over_a_commit_in_hand),)),
-    "another log: the epoch given up is done": Sabotage(patches=((another_log, "set_ranges_back", _nothing_set_back),)),
-    "another log: complete vnodes do not wait": Sabotage(patches=((another_log, "_waiting", _not_waiting),)),
+    "a reason stored over a commit in progress": Sabotage(
+        patches=((coordinator, "_failed", _over_a_commit_in_progress),)
+    ),
+    "another log: the epoch given up is done": Sabotage(patches=((log_switch, "set_ranges_back", _nothing_set_back),)),
+    "another log: complete vnodes do not wait": Sabotage(patches=((log_switch, "_waiting", _not_waiting),)),
     "another log: begun too late": Sabotage(simulation=_TakesUpTheEnd),
 }

@@ -1,7 +1,8 @@
-"""One random history of a job: traffic, crashes at every action boundary, failures, other logs, requests; and what must hold throughout.
+"""Runs one random history of a job: traffic, crashes at every action, failures, other logs, requests; checks it
+throughout.
 
-Checked after every commit: each live vnode's rows in the sink are the source's rows at the vnode's applied offset. Checked at
-the end, when the traffic has stopped and the job has stopped at a SyncCheckpoint: sink and source are equal.
+Checked after every commit: each live vnode's rows in the sink are the source's rows at the vnode's applied offset.
+Checked at the end, when the traffic has stopped and the job has stopped at a SyncCheckpoint: sink and source are equal.
 """
 
 from __future__ import annotations
@@ -10,23 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from consume_upstream.gtid import GtidSet
-from consume_upstream.offset import VisibleAt
-from progress.barriers import CdcTableBackfillProgress, CreateMviewProgress, LocalBarrierManager
-from progress.state import BackfillState, Phase, Request, RequestKind, new_state
-from tests.simulation.actors import Driver, Steps, extended, place, planned
+from consume_upstream.log.gtid import GtidSet
+from consume_upstream.log.offset import VisibleAt
+from progress.state.backfill_state import BackfillState, Phase, Request, RequestKind, new_state
+from progress.state.barriers import CdcTableBackfillProgress, CreateMviewProgress, LocalBarrierManager
+from tests.simulation.actors import Driver, Steps, extended, places, planned
 from tests.simulation.source import Flavour, ModelSource
 from tests.simulation.world import ModelSink, ModelStore, WrongError
-from vnode_backfill.another_log import begun_again, moved_to, seen_beyond, tiles
-from vnode_backfill.bitmap import split_evenly
-from vnode_backfill.coordinator import Coordinator, Stage, decide
-from vnode_backfill.epoch import Actor, Barrier, BarrierKind
-from vnode_backfill.errors import BackfillError, SourceLostError, SparkLostError
-from vnode_backfill.keys import SplitPlan
-from vnode_backfill.protocol import (
+from vnode_backfill.decide.coordinator import Coordinator, Stage, decide
+from vnode_backfill.decide.log_switch import begun_again, moved_to, seen_beyond, tiles
+from vnode_backfill.decide.protocol import (
     Action,
     ChangesBuffered,
     EpochMerged,
+    EpochRestarted,
     Event,
     InjectBarrier,
     RangesRead,
@@ -35,7 +33,11 @@ from vnode_backfill.protocol import (
     Started,
     event_of,
 )
-from vnode_backfill.vnode import VnodeId
+from vnode_backfill.words.bitmap import split_evenly
+from vnode_backfill.words.epoch import Actor, Barrier, BarrierKind
+from vnode_backfill.words.errors import BackfillError, SourceLostError, SparkLostError
+from vnode_backfill.words.key import VnodeId
+from vnode_backfill.words.key_range import SplitPlan
 
 PROGRESS = (CdcTableBackfillProgress, CreateMviewProgress)
 ACTORS: dict[type[Event], Actor] = {
@@ -43,10 +45,13 @@ ACTORS: dict[type[Event], Actor] = {
 }  # fmt: skip
 
 
-@dataclass
+@dataclass(eq=False)
 class Outstanding:
+    """An order that is being carried out; a restart of the epoch ends those that were `begun_before` it."""
+
     action: Action
     steps: Steps
+    begun_before: tuple[Outstanding, ...] = ()
 
 
 @dataclass
@@ -127,6 +132,8 @@ class Simulation:
         for request in self.requests:
             if request.id not in acknowledged and request.kind is not RequestKind.STOP:
                 self._happen(RequestArrived(request))
+        if self.random.random() < 0.03:
+            self._fail()
         self._happen(Started())
 
     def _happen(self, event: Event) -> None:
@@ -145,9 +152,13 @@ class Simulation:
         for action in actions:
             if isinstance(action, InjectBarrier):
                 self.barriers.inject(action.barrier)
-            if isinstance(action, RestartEpoch):
-                self.outstanding.clear()
-            self.outstanding.append(Outstanding(action, self.driver.perform(action)))
+            self.outstanding.append(Outstanding(action, self.driver.perform(action), self._ended_by(action)))
+
+    def _ended_by(self, action: Action) -> tuple[Outstanding, ...]:
+        """What a failed attempt has begun continues, and may report, until the restart has ended it."""
+        if not isinstance(action, RestartEpoch):
+            return ()
+        return tuple(each for each in self.outstanding if not isinstance(each.action, RestartEpoch))
 
     def _live_through(self, steps: int) -> None:
         for _ in range(steps):
@@ -178,6 +189,8 @@ class Simulation:
         if event is not None:
             if not isinstance(event, PROGRESS):
                 self.outstanding.remove(chosen)
+            if isinstance(event, EpochRestarted):
+                self.outstanding = [each for each in self.outstanding if each not in chosen.begun_before]
             self._report(event)
 
     def _report(self, event: Event) -> None:
@@ -201,7 +214,8 @@ class Simulation:
         self._recover()
 
     def _change_log(self) -> None:
-        """The driver dies, and goes on with another log: of a replica that has what the job has seen, or of a server that was reset."""
+        """The driver dies and continues with another log: of a replica that has what the job has seen, or of a reset
+        server."""
         state = self.store.state
         plan = self._plan_of(state)
         if self.random.random() < 0.7 and state.written.gtids:
@@ -228,7 +242,8 @@ class Simulation:
         self._recover()
 
     def _fail(self) -> None:
-        """Something passes, or does not: a JVM or a lease that is lost ends the driver in every stage, also while it tries again."""
+        """A failure that passes, or one that does not: a lost JVM or lease ends the driver in every stage, also a
+        retry."""
         stage = self.coordinator.stage
         if stage is Stage.STOPPED:
             return
@@ -239,7 +254,7 @@ class Simulation:
         assert taken is not None
         self._happen(event_of(taken))
         self.ended += definite
-        if definite and self.coordinator.stage not in (Stage.FAILING, Stage.STOPPED):
+        if definite and not self.coordinator.is_failing and self.coordinator.stage is not Stage.STOPPED:
             raise WrongError(f"{error!r} in {stage} was passed over")
         if not definite and stage is not Stage.FAILING and self.random.random() < 0.5:
             # Trouble comes together: the next failure finds the driver while it tries again.
@@ -291,8 +306,7 @@ class Simulation:
     def _check_live_vnodes(self) -> None:
         state, plan = self.coordinator.saved, self.coordinator.current_plan
         live = {v.vnode: self.source.table_at(v.applied) for v in state.vnodes if v.phase is Phase.LIVE}
-        for key in range(self.source.keys):
-            vnode = place(plan, key)[1]
+        for key, vnode in enumerate(places(plan, range(self.source.keys))[1].tolist()):
             if vnode in live and self.sink.rows.get(key) != live[vnode].get(key):
                 raise WrongError(
                     f"key {key} of live vnode {vnode}: sink {self.sink.rows.get(key)}, source at "
@@ -300,7 +314,8 @@ class Simulation:
                 )
 
     def _check_bitmaps(self, before: BackfillState) -> None:
-        """Bitmaps change with the commit that ends a SyncCheckpoint: every vnode that can be merged is, up to one offset."""
+        """Bitmaps change with the commit that ends a SyncCheckpoint: every vnode that can be merged is, up to one
+        offset."""
         after = self.coordinator.saved
         if after.assignment_generation == before.assignment_generation:
             return

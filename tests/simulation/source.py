@@ -1,8 +1,9 @@
 """A model source: a table, a log that is written before its changes are visible, and the two questions asked of it.
 
 Row locks are modelled: a key touched by a transaction that is logged but not visible cannot be touched by another one.
-Visibility may come out of log order (`mysql`), or in log order (`mariadb`), and may lag over many epochs.
-Some transactions end on their last change, as one that MySQL compressed does: all its changes have its end as their position.
+Visibility may come out of log order (`mysql`), or in log order (`mariadb`), and may lag over many epochs. Some
+transactions end on their last change, as one that MySQL compressed does: all its changes have its end as their
+position.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
-from consume_upstream.gtid import GtidSet
-from consume_upstream.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt, VisibleGtids
-from vnode_backfill.change import ChangeOp
+from consume_upstream.log.gtid import GtidSet
+from consume_upstream.log.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt, VisibleGtids
+from vnode_backfill.words.change import ChangeOp
 
 Flavour = Literal["mysql", "mariadb"]
 Table = dict[int, int]
@@ -24,7 +25,8 @@ _SERVERS = "3e11fa47-71ca-11e1-9e33-c80aa9429{:03d}"
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """One row of an event that ends at `offset`: the key before and after (None where there is none) and the new value."""
+    """One row of an event that ends at `offset`: the key before and after (None where there is none) and the new
+    value."""
 
     op: ChangeOp
     offset: CdcOffset
@@ -70,10 +72,11 @@ class ModelSource:
         return _SERVERS.format(self._era)
 
     def written_offset(self) -> CdcOffset:
-        """The end of the log, with the transactions the server tells of: MySQL those that are visible, MariaDB all that are logged."""
+        """The end of the log, with the transactions the server reports: MySQL the visible ones, MariaDB all that are
+        logged."""
         unseen = {t.gtid for t in self.unseen} if self.flavour == "mysql" else set()
-        told = ",".join(t.gtid for t in self.log if t.gtid not in unseen)
-        return replace(self.offset(self._pos), gtids=str(GtidSet.parse(told)))
+        known = ",".join(t.gtid for t in self.log if t.gtid not in unseen)
+        return replace(self.offset(self._pos), gtids=str(GtidSet.parse(known)))
 
     def visible_offset(self) -> Visibility:
         if self.flavour == "mariadb":
@@ -121,7 +124,7 @@ class ModelSource:
             self._show(self.unseen.pop(0))
 
     def fail_over(self, needed: frozenset[str]) -> None:
-        """Another server takes over: it has the needed transactions and some of those behind them, in an order of its own."""
+        """Another server takes over: it has the needed transactions and some of those after them, in its own order."""
         last = max((number for number, t in enumerate(self.log) if t.gtid in needed), default=-1)
         kept = self.log[: self.random.randrange(last + 1, len(self.log) + 1)]
         if self.flavour == "mysql":
@@ -136,7 +139,7 @@ class ModelSource:
         self.visible = dict(self.logged)
 
     def reset_log(self) -> None:
-        """The log begins anew, and nobody knows what stood in it."""
+        """The log begins again, and nobody knows what was in it."""
         self.settle()
         self._base = dict(self.logged)
         self._new_log(self._base)

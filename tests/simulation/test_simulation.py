@@ -1,6 +1,7 @@
 """Thousands of random histories of the real protocol against a model source: nothing is lost, repeated or resurrected.
 
-`SEEDS=100000 pytest tests/simulation` runs more of them; `python -m tests.simulation 100000` too, with a count of what happened.
+`SEEDS=100000 pytest tests/simulation` runs more of them; `python -m tests.simulation 100000` too, with a count of what
+happened.
 """
 
 from __future__ import annotations

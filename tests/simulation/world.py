@@ -1,4 +1,4 @@
-"""What survives a crash in a simulated run: the sink, the buffer, the checkpoints and the plan; and what each must never do.
+"""Holds what survives a crash in a simulated run (sink, buffer, checkpoints, plan) and checks what each must never do.
 
 Every effect is keyed by an application id and an epoch, as in production: a repeated one changes nothing.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from consume_upstream.offset import CdcOffset, LoggedTransaction, VisibleAt
-from progress.state import BackfillState
+from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt
+from progress.state.backfill_state import BackfillState
 from tests.simulation.source import Table
-from vnode_backfill.change import ChangeOp
-from vnode_backfill.epoch import Epoch
-from vnode_backfill.keys import SplitPlan
+from vnode_backfill.words.change import ChangeOp
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.key_range import SplitPlan
 
 
 class WrongError(AssertionError):

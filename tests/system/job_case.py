@@ -1,7 +1,7 @@
-"""A job on a real server as a user runs it: a YAML file, commands in processes of their own, and a comparison by other code.
+"""Runs a job on a real server as a user does: from a YAML file, by commands that are processes, compared by other code.
 
-Where no process has to die, `JobHere` runs the same job inside the test on a Spark that is shared, and lets the test act between
-the plan and the first read.
+Where no process has to die, `JobHere` runs the same job inside the test, on a Spark that tests share. The test can then
+act between the plan and the first read.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from devkit.comparer import Difference, compare_delta
 from devkit.mysql import SqlServer
 from devkit.spark import REPOSITORY
 from devkit.waiting import wait_for
-from progress.report import JobPhase, Report
-from progress.state import BackfillState, Failure
-from vnode_backfill import opening, single_job
-from vnode_backfill.actions import Performer, Services
-from vnode_backfill.config import Config, load_config
-from vnode_backfill.coordinator import Coordinator
-from vnode_backfill.errors import StateError
-from vnode_backfill.job import Until
-from vnode_backfill.opening import Opened
-from vnode_backfill.status import read_report
-from vnode_backfill.targets import open_sink
+from progress.state.backfill_state import BackfillState, Failure
+from progress.state.report import JobPhase, Report
+from vnode_backfill.commands.status import read_report
+from vnode_backfill.config.job import Config, load_config
+from vnode_backfill.decide.coordinator import Coordinator
+from vnode_backfill.job.open.open import job_of, open_configured
+from vnode_backfill.job.open.opened import Opened
+from vnode_backfill.job.open.sink import change_buffer, open_sink
+from vnode_backfill.job.run.loop import PerformsOrders, Until
+from vnode_backfill.job.run.services import Services
+from vnode_backfill.words.errors import StateError
 
 KILLED = -9
 DEADLINE = 480.0
@@ -60,9 +60,10 @@ def fetch(server: SqlServer, database: str | None, statement: str) -> list[SqlRo
 
 
 def create_copier(server: SqlServer, identified: str = "BY ''") -> None:
-    """The account `COPIER`, made anew; `identified` is what follows IDENTIFIED."""
+    """The account `COPIER`, made again; `identified` is what follows IDENTIFIED."""
     execute(
-        server, None, f"DROP USER IF EXISTS {COPIER}@'127.0.0.1'", f"CREATE USER {COPIER}@'127.0.0.1' IDENTIFIED {identified}",
+        server, None, f"DROP USER IF EXISTS {COPIER}@'127.0.0.1'",
+        f"CREATE USER {COPIER}@'127.0.0.1' IDENTIFIED {identified}",
         f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT, PROCESS ON *.* TO {COPIER}@'127.0.0.1'",
     )  # fmt: skip
 
@@ -97,7 +98,7 @@ class Started:
 
 @dataclass
 class JobCase:
-    """One job from `database.table` of a server into a lake below `folder`; `settings` and `mysql` override the YAML."""
+    """One job from `database.table` of a server into a lake below `folder`; `settings` and `mysql` change the YAML."""
 
     server: SqlServer
     folder: Path
@@ -145,7 +146,7 @@ class JobCase:
         }  # fmt: skip
 
     def use(self, **settings: object) -> None:
-        """Go on with other settings."""
+        """Continue with other settings."""
         self.settings = {**self.settings, **settings}
         self.config.unlink(missing_ok=True)
 
@@ -153,7 +154,7 @@ class JobCase:
         return load_config(self.config, env={**os.environ, **self.environment})
 
     def run(self, *flags: str, kill: str | None = None, code: int = 0, seconds: float = DEADLINE) -> str:
-        """`vnode-backfill run …`, killed at a seam if asked for; the exit code must be `code`. Returns what it printed."""
+        """`vnode-backfill run …`, killed at a seam if asked for; returns what it printed. It must end with `code`."""
         expected = KILLED if kill else code
         return self.command("run", *flags, kill=kill, code=expected, seconds=seconds)
 
@@ -220,7 +221,7 @@ class JobCase:
     def here(self, spark: SparkSession) -> JobHere:
         """The job, opened in this process: created and planned if it does not exist."""
         config = self.loaded_config()
-        opened = single_job.open_configured(config, task_slots=None, asked_vnodes=None, say=print)
+        opened = open_configured(config, asked_vnodes=None, say=print)
         return JobHere(config, spark, opened)
 
 
@@ -231,9 +232,9 @@ class JobHere:
         self._opened = opened
         services = Services(
             config, spark, opened.table, open_sink(config, opened.record, opened.store, opened.table),
-            opening.change_buffer(config, opened.record, opened.store), opened.store,
+            change_buffer(config, opened.record, opened.store), opened.store,
         )  # fmt: skip
-        self._job = single_job.job_of(services, opened, self)
+        self._job = job_of(services, opened, self)
         self.state: BackfillState = opened.state
         self.failure: Failure | None = None
         self.ended = False
@@ -248,13 +249,13 @@ class JobHere:
     def ranges_planned(self) -> int:
         return len(self._opened.plan.ranges)
 
-    def look(self, coordinator: Coordinator, performer: Performer) -> None:  # noqa: ARG002 - a watcher's form
+    def look(self, coordinator: Coordinator, performer: PerformsOrders) -> None:  # noqa: ARG002 - a watcher's form
         self.state = coordinator.saved
         error = coordinator.last_error
         if error is not None and (not self.errors or self.errors[-1] != error.message):
             self.errors.append(error.message)
 
-    def close(self, coordinator: Coordinator, performer: Performer) -> None:  # noqa: ARG002 - a watcher's form
+    def close(self, coordinator: Coordinator, performer: PerformsOrders) -> None:  # noqa: ARG002 - a watcher's form
         self.state = coordinator.saved
 
     def run(self, until: Until = Until.LIVE) -> Failure | None:
@@ -267,7 +268,7 @@ class JobHere:
 
     @contextmanager
     def running(self, until: Until = Until.LIVE) -> Iterator[JobHere]:
-        """Run in a thread during the block; the block's end waits for the job's own end, or stops a job that has none."""
+        """Run in a thread during the block. The block's end waits for the job, and stops one that would not end."""
         thread = threading.Thread(target=self.run, args=(until,), name="job")
         thread.start()
         try:

@@ -1,7 +1,7 @@
-"""A job running in a thread of the test, on the shared Spark session: steered by the real commands, run from outside.
+"""Runs a job in a thread of the test, on the Spark session that tests share. The real commands steer it from outside.
 
-A case costs seconds instead of the start of a JVM. What happens at the seams is under the test's control: `Seams` notes every order of
-the coordinator, can hold one until the test lets it go, and can make one fail, as a database or a disk would.
+A case costs seconds instead of the start of a JVM. The test controls what happens at the seams: `Seams` notes every
+order of the coordinator, can hold one until the test releases it, and can make one fail, as a database or a disk would.
 """
 
 from __future__ import annotations
@@ -18,27 +18,31 @@ from typing import Self
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from consume_upstream.throttle import SourceThrottle
 from devkit.comparer import Difference
 from devkit.errors import DevkitError
 from devkit.mysql import SqlServer
 from devkit.orders import WorkloadTable, create_orders_table, quote
 from devkit.waiting import wait_for
 from devkit.writer import Workload
-from progress.report import Report
-from progress.state import BackfillState, Failure
+from progress.state.backfill_state import BackfillState, Failure
+from progress.state.report import Report
 from tests.system.job_case import JobCase
-from vnode_backfill import actions, opening, steering
-from vnode_backfill.actions import Moment, Performer, Services
-from vnode_backfill.config import Config, load_config
-from vnode_backfill.coordinator import Coordinator
-from vnode_backfill.errors import BackfillError
-from vnode_backfill.job import BackfillJob, Until
-from vnode_backfill.places import buffer_path, state_store
-from vnode_backfill.protocol import Action
-from vnode_backfill.status import read_report
-from vnode_backfill.targets import open_sink
-from vnode_backfill.throttle import SourceThrottle
-from vnode_backfill.watching import Watch
+from vnode_backfill.commands import requests
+from vnode_backfill.commands.status import read_report
+from vnode_backfill.config.job import Config, load_config
+from vnode_backfill.decide.coordinator import Coordinator
+from vnode_backfill.decide.protocol import Action
+from vnode_backfill.job.open.locations import buffer_path, state_store
+from vnode_backfill.job.open.open import open_job
+from vnode_backfill.job.open.sink import change_buffer, open_sink
+from vnode_backfill.job.run import order_threads
+from vnode_backfill.job.run.loop import BackfillJob, PerformsOrders, Until
+from vnode_backfill.job.run.order_threads import Moment
+from vnode_backfill.job.run.performer import Performer
+from vnode_backfill.job.run.services import Services
+from vnode_backfill.job.run.watch import Watch
+from vnode_backfill.words.errors import BackfillError
 
 Fault = Callable[[Moment, Action], BaseException | None]
 
@@ -81,7 +85,7 @@ class Seams:
 
     @contextmanager
     def holding(self, order: type[Action], when: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Orders of this kind wait until the block ends, from the first one on for which `when` holds: then the block begins."""
+        """Hold orders of this kind until the block ends. The block begins with the first one for which `when` holds."""
         self._go.clear()
         self._reached.clear()
         self._held, self._when = order, when
@@ -106,21 +110,22 @@ class Run:
     performer: Performer | None = None
     going: threading.Event = field(default_factory=threading.Event)
 
-    def look(self, coordinator: Coordinator, performer: Performer) -> None:
+    def look(self, coordinator: Coordinator, performer: PerformsOrders) -> None:
         self._keep(coordinator, performer)
         self.watch.look(coordinator, performer)
         self.going.wait(180)
 
-    def close(self, coordinator: Coordinator, performer: Performer) -> None:
+    def close(self, coordinator: Coordinator, performer: PerformsOrders) -> None:
         self._keep(coordinator, performer)
         self.watch.close(coordinator, performer)
 
     @property
     def at_rest(self) -> bool:
         """Every order that was begun has ended and been reported."""
-        return self.performer is not None and not self.performer._running
+        return self.performer is not None and not self.performer.orders.running
 
-    def _keep(self, coordinator: Coordinator, performer: Performer) -> None:
+    def _keep(self, coordinator: Coordinator, performer: PerformsOrders) -> None:
+        assert isinstance(performer, Performer)
         self.performer = performer
         if not self.coordinators or self.coordinators[-1] is not coordinator:
             self.coordinators.append(coordinator)
@@ -160,25 +165,25 @@ class LiveJob:
         return load_config(self.case.config, {})
 
     def start(self, until: Until = Until.STOPPED) -> Self:
-        """Open the job as `run` does, and go on in a thread."""
+        """Open the job as `run` does, and continue in a thread."""
         self.failure = self.error = None
         config = self.config
-        opened = opening.open_job(config, task_slots=None, asked_vnodes=None)
+        opened = open_job(config, asked_vnodes=None)
         run = Run(Watch(config, opened, "quiet", Shown(self.reports)))
         services = Services(
             config, self.spark, opened.table, open_sink(config, opened.record, opened.store, opened.table),
-            opening.change_buffer(config, opened.record, opened.store), opened.store,
-            SourceThrottle(config.limits.throttle, opened.table), run.watch.metrics,
+            change_buffer(config, opened.record, opened.store), opened.store,
+            SourceThrottle(config.limits.throttle), run.watch.metrics,
         )  # fmt: skip
         run.going.set()
         self.runs.append(run)
-        actions.seam = self.seams
+        order_threads.seam = self.seams
         job = BackfillJob(services, opened.state, opened.plan, run)
 
         def drive() -> None:
             try:
                 _, self.failure = job.run(until)
-            except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            except BaseException as error:  # noqa: BLE001 - raised again by `raise_errors`
                 self.error = error
             finally:
                 opened.store.release()
@@ -234,7 +239,7 @@ class LiveJob:
 
     @property
     def is_live(self) -> bool:
-        """By the last commit of the driver that runs. Reading the tables instead costs as much as the job where ranges are many."""
+        """By the last commit of the driver that runs. Reading the tables would cost as much as a job of many ranges."""
         return bool(self.committed) and self.committed[-1].is_live
 
     def until_live(self, seconds: float = 180) -> None:
@@ -256,7 +261,7 @@ class LiveJob:
     def stop(self) -> None:
         """Ask for a stop and wait for the end; whatever went wrong is raised."""
         if self.running:
-            steering.stop(self.config)
+            requests.stop(self.config)
         self.until_ended()
         self.raise_errors()
 
@@ -271,7 +276,7 @@ class LiveJob:
         if self.running:
             self.seams.fault = no_fault
             self.runs[-1].going.set()
-            steering.stop(self.config)
+            requests.stop(self.config)
             self.until_ended()
 
     def versions(self) -> dict[str, int]:
@@ -282,7 +287,7 @@ class LiveJob:
         return {path.name: DeltaTable(str(path)).version() for path in paths if (path / "_delta_log").exists()}
 
     def move_to(self, server: SqlServer) -> None:
-        """Point the job, and whoever writes to its table, at another server."""
+        """Point the job, and the writers of `writing`, at another server."""
         self.case.server = server
         settings = json.loads(self.case.config.read_text())
         settings["mysql"]["port"] = server.port
@@ -297,7 +302,7 @@ class LiveJob:
 
 
 def database_of(folder: Path) -> str:
-    """The database of the job whose files lie in this folder."""
+    """The database of the job whose files are in this folder."""
     return f"live_{folder.name.replace('-', '_')}"[:60]
 
 
@@ -329,7 +334,7 @@ def live_job(
         yield job
     finally:
         job.abandon()
-        actions.seam = actions.no_seam
+        order_threads.seam = order_threads.no_seam
         if server.running:
             with server.connect() as connection, connection.cursor() as cursor:
                 cursor.execute(f"DROP DATABASE IF EXISTS {quote(database)}")

@@ -1,12 +1,13 @@
-"""Where rows go: what the rest of the system may ask of a target, whatever it is.
+"""Defines what the rest of the system may ask of a target, whatever it is.
 
 The promises correctness rests on, kept by every sink and proven by one suite of tests:
 
-- what a task writes is invisible until the driver commits it, where the target has commits; where it has none, what a lost attempt
-  wrote and no later one wrote again is gone after the next commit;
-- each of `commit_reads` and `apply` takes effect once per epoch: a second call changes nothing and tells what the first one did;
-- appended and replaced ranges of one epoch are two transactions with ids of their own, so that a crash between them is seen as
-  what it is;
+- where the target has commits, what a task writes is invisible until the driver commits it; where it has none, what a
+  lost attempt wrote and no later one wrote again is gone after the next commit;
+- each of `commit_reads` and `apply` takes effect once per epoch: a second call changes nothing and returns what the
+  first one did;
+- appended and replaced ranges of one epoch are two transactions with different ids, so that a crash between them can be
+  seen;
 - a deleted key is gone.
 """
 
@@ -19,16 +20,17 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from vnode_backfill.delta_files import FileReceipt, Storage
-from vnode_backfill.epoch import Epoch
-from vnode_backfill.keys import SplitPlan
+from vnode_backfill.delta.parquet import FileReceipt
+from vnode_backfill.delta.storage import Storage
 from vnode_backfill.sinks.changes import Changes
-from vnode_backfill.vnode import Key
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.key import Key
+from vnode_backfill.words.key_range import SplitPlan
 
 __all__ = ["FileReceipt", "RangeWriter", "ReadReceipt", "Sink", "TaskRunner", "Weighing"]
 
 Weighing: TypeAlias = Callable[[Sequence[pa.Array]], Sequence[pa.Array | None] | None]
-"""The database's sort keys of a batch of key columns: None for columns the client compares, None as a whole if that is all."""
+"""The database's sort keys of a batch of key columns: None for a column the client compares, or if it compares all."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -54,7 +56,7 @@ class ReadReceipt:
 
 
 def receipts_to_json(receipts: Sequence[ReadReceipt]) -> str:
-    """What a commit says it holds: ranges, rows, and paths; the files' statistics stand beside them in the log."""
+    """What a commit says it holds: ranges, rows, and paths; the files' statistics are beside them in the log."""
     return json.dumps([[r.ordinal, r.rows, [[f.path, f.size, f.rows] for f in r.files]] for r in receipts])
 
 
@@ -69,7 +71,7 @@ class RangeWriter(Protocol):
     """Writes ranges inside Spark tasks; can be pickled."""
 
     def write(self, epoch: Epoch, ordinal: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> ReadReceipt:
-        """Write the rows of one range; nothing counts yet. If `batches` raises, so does this, and there is no receipt."""
+        """Write the rows of one range; nothing counts yet. If `batches` raises, so does this, without a receipt."""
         ...
 
 
@@ -78,7 +80,7 @@ class Sink(Protocol):
 
     @property
     def needs_window(self) -> bool:
-        """Whether `apply` wants every change of its window, with offsets and before images, not only the last of each key."""
+        """Whether `apply` wants every change of its window, with offsets and before images, not only the last ones."""
         ...
 
     @property
@@ -104,14 +106,14 @@ class Sink(Protocol):
         plan: SplitPlan,
         weights: Weighing | None = None,
     ) -> tuple[ReadReceipt, ...]:
-        """Make the ranges visible; of a replaced one, first everything goes that the target holds of its keys.
+        """Make the ranges visible. Of a replaced one, everything that the target holds of its keys is removed first.
 
         Returns what the target holds of this epoch: where an earlier attempt has landed, its receipts and not ours.
         """
         ...
 
     def apply(self, epoch: Epoch, changes: Changes, tasks: TaskRunner | None = None) -> None:
-        """Apply the last change of each key, all at once where the target can. `tasks` runs large work on the cluster."""
+        """Apply the last change of each key, all at once if the target can. `tasks` runs large work on the cluster."""
         ...
 
     def merged(self, epoch: Epoch) -> bool:

@@ -1,8 +1,8 @@
-"""The changes of one merge, one per key, in memory or staged in files by the workers that found them.
+"""Holds the changes of one merge, one per key, in memory or staged in files by the workers that found them.
 
-Both forms answer the same two questions: which changes may concern a file of the target (by the bounds of its key columns; more
-than do, never fewer), and what are they all. They carry a number (`INDEX`), so that those that met no row can be told from
-those that did.
+Both forms answer the same two questions. Which changes may concern a file of the target? By the bounds of its key
+columns these are more than do concern it, never fewer. And which changes are there at all? Each carries a number
+(`INDEX`), so that those that met no row can be distinguished from those that did.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from vnode_backfill.change import OP
-from vnode_backfill.delta_files import FileLayout, Storage, Value, batch_rows, storage_errors, unique_stem, write_files
-from vnode_backfill.delta_log import DataFile
+from vnode_backfill.delta.commits import DataFile
+from vnode_backfill.delta.parquet import FileLayout, Value, batch_rows, unique_stem, write_files
+from vnode_backfill.delta.storage import Storage, storage_errors
+from vnode_backfill.words.change import OP
 
 if TYPE_CHECKING:
     from _typeshed import SupportsAllComparisons
@@ -158,7 +159,7 @@ class StagedChanges:
 
 
 def stage(storage: Storage, part: int, table: pa.Table, key: Sequence[str]) -> StagedFile | None:
-    """Write one worker's changes, in key order, for `StagedChanges`; `part` is the worker's number. None for no change."""
+    """Write one worker's changes, in key order, for `StagedChanges`; `part` is its number. None for no change."""
     if not table.num_rows:
         return None
     numbered = _numbered(table, key, part)

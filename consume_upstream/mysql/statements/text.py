@@ -1,0 +1,161 @@
+"""Reads the words of a statement in the log as the server has read them.
+
+The log holds the bytes that the client sent, and the number of the client's character set. Some statements the server
+writes itself (`DROP TABLE`, `CREATE TABLE … SELECT`): these are UTF-8, whatever the number says. A prepared statement
+has the character set and the `sql_mode` of its PREPARE, but the log says those of its EXECUTE. So a text is read in
+every way in which the server may have read it, and the caller judges each reading. A reading that leaves a quote or a
+comment open is not the server's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+from pymysql import charset as driver_charsets
+
+from consume_upstream.mysql.schema.charsets import CLIENT_CHARSETS, charset_named
+from vnode_backfill.words.errors import LogFormatError, PlanRefusedError
+
+__all__ = ["Token", "folded", "readings", "texts"]
+
+UNREADABLE = "\ufffd"
+"""Replaces bytes that this client cannot decode as the server does."""
+
+# Characters of several bytes whose last bytes may be ASCII: the server's lexer keeps them together, decodable or not.
+_UNITS = {
+    "big5": rb"[\xa1-\xf9][\x40-\x7e\xa1-\xfe]",
+    "cp932": rb"[\x81-\x9f\xe0-\xfc][\x40-\x7e\x80-\xfc]|[\xa1-\xdf]",
+    "sjis": rb"[\x81-\x9f\xe0-\xfc][\x40-\x7e\x80-\xfc]|[\xa1-\xdf]",
+    "euckr": rb"[\x81-\xfe][\x41-\x5a\x61-\x7a\x81-\xfe]",
+    "gb18030": rb"[\x81-\xfe](?:[\x40-\x7e\x80-\xfe]|[\x30-\x39][\x81-\xfe][\x30-\x39])",
+    "gbk": rb"[\x81-\xfe][\x40-\x7e\x80-\xfe]",
+}
+_RUNS = rb"[\x80-\xff]+"
+_SWE7 = str.maketrans(dict.fromkeys("[]{|}~^", UNREADABLE))
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A word, a quoted text or a symbol; `text` of words and names is folded."""
+
+    text: str
+    bare: bool
+    """A word without quotes: may be a keyword."""
+    name: bool
+    """May name something: a word, or text in backticks, double quotes or brackets."""
+
+    def says(self, *words: str) -> bool:
+        return self.bare and self.text in words
+
+
+def folded(name: str) -> str:
+    """A name without regard to case. It makes equal whatever a server's own rule makes equal, and a little more."""
+    return name.replace("\u0130", "i").replace("\u0131", "i").replace("\xa0", " ").casefold()
+
+
+def texts(raw: bytes, collation: int | None, names: tuple[str, ...]) -> list[str]:
+    """What the bytes may say, the client's character set first. `names` are those that must not be missed."""
+    charset = _client_charset(collation)
+    if raw.isascii() and charset != "swe7":
+        return [raw.decode("ascii")]
+    found = [_decoded(raw, charset)]
+    with contextlib.suppress(UnicodeDecodeError):
+        found.append(raw.decode())
+    beyond_ascii = [folded(name) for name in names if not name.isascii()]
+    if beyond_ascii:
+        others = (_decoded(raw, each) for each in CLIENT_CHARSETS)
+        found += [text for text in others if any(name in folded(text) for name in beyond_ascii)]
+    return list(dict.fromkeys(found))
+
+
+def readings(text: str) -> list[list[Token]]:
+    """The tokens of the text in every way in which a server may read it; none if each leaves something open.
+
+    The ways differ in backslashes (`sql_mode`) and in comments that only MariaDB executes. An executable comment that
+    was passed over is a plain one in the log: the server blanks its `!`.
+    """
+    backslashes = (3, 1, 0) if "\\" in text else (3,)
+    executed = ("M?", "") if "/*M!" in text else ("M?",)
+    ways = (_tokens(text, _lexemes(*way)) for way in product(backslashes, executed))
+    return [tokens for tokens in ways if tokens is not None]
+
+
+@cache
+def _client_charset(collation: int | None) -> str:
+    """Numbers above 1023 are MariaDB's collations without padding; the others that are not known are of Unicode."""
+    number = collation or 0
+    try:
+        found = driver_charsets.charset_by_id(number - 1024 if number > 1023 else number)
+    except KeyError:
+        return "utf8mb4"
+    return str(found.name)  # type: ignore[attr-defined] # the stubs leave the attribute out
+
+
+def _decoded(raw: bytes, charset: str) -> str:
+    """Every byte counts: what cannot be decoded becomes `UNREADABLE`."""
+    if charset == "swe7":
+        return raw.decode("ascii", "replace").translate(_SWE7)
+    found, at = [], 0
+    for unit in re.finditer(_UNITS.get(charset, _RUNS), raw):
+        found += [raw[at : unit.start()].decode("ascii", "replace"), _unit(unit.group(), charset)]
+        at = unit.end()
+    return "".join(found) + raw[at:].decode("ascii", "replace")
+
+
+def _unit(raw: bytes, charset: str) -> str:
+    try:
+        known = charset_named("utf8mb4" if charset == "binary" else charset)
+        text = known.decode(raw)
+    except (LogFormatError, PlanRefusedError):
+        return UNREADABLE
+    # The lexer takes the no-break space of a single-byte set for a space.
+    return text.replace("\xa0", " ") if known.table else text
+
+
+@cache
+def _lexemes(backslashes: int, executed: str) -> re.Pattern[str]:
+    """`backslashes` has bit 1 where they escape in single quotes, bit 2 in double quotes."""
+    single = r"(?:[^'\\]|\\.|'')*" if backslashes & 1 else r"(?:[^']|'')*"
+    double = r'(?:[^"\\]|\\.|"")*' if backslashes & 2 else r'(?:[^"]|"")*'
+    return re.compile(
+        rf"""
+          (?P<space>[\x00-\x20]+|(?:--(?=[\x00-\x20\x7f]|\Z)|\#)[^\n]*)
+        | (?P<open>/\*{executed}!\d*)
+        | (?P<comment>/\*.*?\*/)
+        | (?P<close>\*/)
+        | (?P<quoted>`(?:[^`]|``)*`|\[(?:[^\]]|\]\])*\]|"{double}")
+        | (?P<string>'{single}')
+        | (?P<word>[0-9A-Za-z_$@\u0080-\U0010ffff]+)
+        | (?P<broken>['"`]|/\*)
+        | (?P<symbol>.)
+        """,
+        re.VERBOSE | re.DOTALL,
+    )
+
+
+def _tokens(text: str, lexemes: re.Pattern[str]) -> list[Token] | None:
+    found, depth = [], 0
+    for kind, raw in _matches(text, lexemes):
+        if kind == "open":
+            depth += 1
+        elif kind == "close":
+            depth -= 1
+        elif kind == "word":
+            found.append(Token(folded(raw), bare=True, name=True))
+        elif kind == "quoted":
+            end = "]" if raw[0] == "[" else raw[0]
+            found.append(Token(folded(raw[1:-1].replace(end * 2, end)), bare=False, name=True))
+        elif kind in ("string", "symbol"):
+            found.append(Token(raw, bare=False, name=False))
+        if kind == "broken" or depth < 0:
+            return None
+    return found if depth == 0 else None
+
+
+def _matches(text: str, lexemes: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    return ((str(lexeme.lastgroup), lexeme.group()) for lexeme in lexemes.finditer(text))

@@ -1,0 +1,378 @@
+"""Says how far a job is, in one value: the terminal, `status`, the web page and the metrics show what it holds.
+
+Percent never falls. It is (rows read + ranges read) of (the same + what the unread ranges are estimated to hold), so a
+wrong estimate corrects itself while its range is read, and each range read moves it up, however empty:
+
+    read 30 rows in 1 range, 2 ranges of 50 estimated rows left    31 of 31 + 102      23 %
+    the next range turns out to hold 10 rows                       42 of 42 + 51       45 %
+    … or 500                                                      532 of 532 + 51      91 %
+
+Reading counts for 98 parts of a hundred, vnodes that are live for 2. It is at most 99.99 until the whole table was live
+at one offset, and 100 ever after. Reading something again or planning more ranges makes the work longer, not the
+percentage smaller: the caller hands in the highest one reached so far (`at_least`), which the store keeps with each
+checkpoint.
+
+`Report.to_json` is what `status --json` prints; the schema is version 1, and within a version keys are only added:
+
+    version            1
+    job, source, sink  text
+    phase              planning | snapshot | catch-up | live | paused | stopped | failed
+    percent            0.00 … 100.00
+    rows, estimated_rows, ranges, ranges_total, epoch, revision    whole numbers
+    rows_per_second, eta_seconds, lag_seconds, lag_bytes, buffer_bytes    number, or null if not known
+    rate_limit         rows per second, or null; `paused` true or false; `throttled_by` text, empty if nothing holds it
+    written, applied   log positions as text: captured up to, and applied to every vnode up to; null before the first
+    driver             who drives the job now, empty if nobody
+    phases             {pending, snapshot, catch-up, live}: vnodes in each phase
+    workers            [{worker, bitmap, vnodes, rows}]
+    requests           [{id, kind, who, host, asked_at, epoch, refused}]; epoch null until acted on
+    failure            {epoch, message, detail, hint} why it stopped last, or null
+    retry              {attempt, message} what is being retried, or null
+    in_hand            {rows, ranges, captured, merged, percent} of the epoch in progress: not committed, so not counted;
+                       0 again when the epoch ends or is tried again. `captured` and `merged` are changes of the log
+    vnodes             only if asked for: [{vnode, phase, rows, epoch, worker, applied}]
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+
+from progress.state.backfill_state import BackfillState, Failure, Phase, Request, VnodeState
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.key import VnodeId
+from vnode_backfill.words.key_range import SplitPlan
+
+SCHEMA_VERSION = 1
+_ALMOST = 99.99
+_READING_PARTS = 98.0
+
+
+class JobPhase(StrEnum):
+    """What the job as a whole is doing; `paused` only while there is something left to read."""
+
+    PLANNING = "planning"
+    SNAPSHOT = "snapshot"
+    CATCH_UP = "catch-up"
+    LIVE = "live"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """How many rows each planned range was thought to hold, by ordinal; all generations of the plan in force."""
+
+    rows: Mapping[int, int]
+
+    @classmethod
+    def of(cls, plan: SplitPlan) -> Estimates:
+        return cls({planned.ordinal: planned.estimated_rows for planned in plan.ranges})
+
+
+@dataclass(frozen=True, slots=True)
+class RateWindow:
+    """Rows per second over the last `seconds`, from samples whose times the caller gives."""
+
+    seconds: float = 30.0
+    samples: tuple[tuple[float, int], ...] = ()
+
+    def add(self, at: float, rows: int) -> RateWindow:
+        """With one more sample. A count lower than before (an epoch repeated) counts as no progress."""
+        if self.samples and at <= self.samples[-1][0]:
+            return self
+        rows = max(rows, self.samples[-1][1]) if self.samples else rows
+        kept = [sample for sample in self.samples if sample[0] >= at - self.seconds]
+        return replace(self, samples=(*kept, (at, rows)))
+
+    @property
+    def rows_per_second(self) -> float | None:
+        if len(self.samples) < 2:
+            return None
+        (start, before), (end, after) = self.samples[0], self.samples[-1]
+        return (after - before) / (end - start)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRequest:
+    """A request and who asked for it, where and when."""
+
+    request: Request
+    who: str
+    host: str
+    asked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """What went wrong and is being tried again."""
+
+    attempt: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Which job is reported on: its name, `database.table`, and where the rows go."""
+
+    job: str
+    source: str
+    sink: str
+
+
+@dataclass(frozen=True, slots=True)
+class InHand:
+    """What the epoch in progress has done so far and no commit holds yet; nothing again when the epoch is tried again."""
+
+    rows: int = 0
+    ranges: int = 0
+    captured: int = 0
+    merged: int = 0
+
+
+NOTHING_IN_HAND = InHand()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What only somebody with a clock and a connection knows; None and empty where nobody looked."""
+
+    rows_per_second: float | None = None
+    lag_seconds: float | None = None
+    lag_bytes: int | None = None
+    buffer_bytes: int | None = None
+    throttled_by: str = ""
+    stalled: str = ""
+    """Since when nothing moves, where that is too long; empty while something does."""
+    driver: str = ""
+    retry: Retry | None = None
+    asked: tuple[AskedRequest, ...] = ()
+    in_hand: InHand = NOTHING_IN_HAND
+    task_slots: int | None = None
+
+
+NOTHING_OBSERVED = Observed()
+
+
+@dataclass(frozen=True, slots=True)
+class VnodeProgress:
+    vnode: VnodeId
+    phase: Phase
+    rows: int
+    epoch: Epoch
+    worker: int
+    applied: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProgress:
+    worker: int
+    bitmap: str
+    vnodes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestProgress:
+    """A request and what became of it: `epoch` is None until it was acted on; who asked is empty if that is not known."""
+
+    id: int
+    kind: str
+    who: str
+    host: str
+    asked_at: datetime | None
+    epoch: Epoch | None = None
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The whole of what there is to show; see the module for what the fields mean."""
+
+    subject: Subject
+    phase: JobPhase
+    percent: float
+    rows: int
+    estimated_rows: int
+    ranges: int
+    ranges_total: int
+    observed: Observed = NOTHING_OBSERVED
+    eta_seconds: float | None = None
+    epoch: Epoch = Epoch(0)
+    revision: int = 0
+    written: str | None = None
+    applied: str | None = None
+    paused: bool = False
+    rate_limit: int | None = None
+    phases: Mapping[Phase, int] = field(default_factory=dict)
+    workers: tuple[WorkerProgress, ...] = ()
+    vnodes: tuple[VnodeProgress, ...] = ()
+    requests: tuple[RequestProgress, ...] = ()
+    failure: Failure | None = None
+
+    @property
+    def percent_in_hand(self) -> float:
+        """How many parts of a hundred the epoch in progress has read beyond `percent`, about."""
+        seen = self.observed.in_hand
+        whole = max(self.estimated_rows + self.ranges_total, 1)
+        return max(0.0, min(_READING_PARTS * (seen.rows + seen.ranges) / whole, _ALMOST - self.percent))
+
+    def to_json(self, *, per_vnode: bool = False) -> str:
+        """The documented form, on one line."""
+        seen = self.observed
+        shown: dict[str, object] = {
+            "version": SCHEMA_VERSION,
+            **asdict(self.subject),
+            "phase": self.phase,
+            "percent": self.percent,
+            "rows": self.rows,
+            "estimated_rows": self.estimated_rows,
+            "ranges": self.ranges,
+            "ranges_total": self.ranges_total,
+            "rows_per_second": _rounded(seen.rows_per_second),
+            "eta_seconds": _rounded(self.eta_seconds),
+            "lag_seconds": _rounded(seen.lag_seconds),
+            "lag_bytes": seen.lag_bytes,
+            "buffer_bytes": seen.buffer_bytes,
+            "rate_limit": self.rate_limit,
+            "paused": self.paused,
+            "throttled_by": seen.throttled_by,
+            "epoch": self.epoch,
+            "revision": self.revision,
+            "written": self.written,
+            "applied": self.applied,
+            "driver": seen.driver,
+            "phases": {phase: self.phases.get(phase, 0) for phase in Phase},
+            "workers": [asdict(worker) for worker in self.workers],
+            "requests": [asdict(request) for request in self.requests],
+            "failure": None if self.failure is None else asdict(self.failure),
+            "retry": None if seen.retry is None else asdict(seen.retry),
+            "in_hand": {**asdict(seen.in_hand), "percent": round(self.percent_in_hand, 2)},
+        }
+        if per_vnode:
+            shown["vnodes"] = [asdict(vnode) for vnode in self.vnodes]
+        return json.dumps(shown, default=_time)
+
+
+def report_of(
+    subject: Subject,
+    estimates: Estimates,
+    state: BackfillState | None,
+    observed: Observed = NOTHING_OBSERVED,
+    *,
+    at_least: float = 0.0,
+) -> Report:
+    """The report on a job; without a state it is still being planned. `at_least` is the highest percentage so far."""
+    if state is None:
+        total = sum(estimates.rows.values())
+        return Report(subject, JobPhase.PLANNING, at_least, 0, total, 0, len(estimates.rows), observed)
+    phase = phase_of(state, running=bool(observed.driver))
+    if phase is JobPhase.FAILED:
+        observed = replace(observed, retry=None)
+    left = _rows_left(estimates, state)
+    return Report(
+        subject=subject,
+        phase=phase,
+        percent=percent_of(estimates, state, at_least),
+        rows=state.rows,
+        estimated_rows=state.rows + left,
+        ranges=state.ranges,
+        ranges_total=len(estimates.rows),
+        observed=observed,
+        eta_seconds=_eta(phase, max(0, left - observed.in_hand.rows), observed.rows_per_second),
+        epoch=state.epoch,
+        revision=state.revision,
+        written=str(state.written),
+        applied=str(state.lowest_applied),
+        paused=state.controls.paused,
+        rate_limit=state.controls.rows_per_second,
+        phases=Counter(vnode.phase for vnode in state.vnodes),
+        workers=_workers(state),
+        vnodes=_vnodes(state),
+        requests=_requests(state, observed.asked),
+        failure=state.failure,
+    )
+
+
+def phase_of(state: BackfillState, *, running: bool) -> JobPhase:
+    """The phase in one word. While a driver runs, how the last one ended no longer says what the job is doing."""
+    if not running and state.failure is not None:
+        return JobPhase.FAILED
+    if not running and state.stopped:
+        return JobPhase.STOPPED
+    if any(vnode.complete is None for vnode in state.vnodes):
+        return JobPhase.SNAPSHOT if state.controls.reading else JobPhase.PAUSED
+    return JobPhase.LIVE if state.is_live else JobPhase.CATCH_UP
+
+
+def percent_of(estimates: Estimates, state: BackfillState, at_least: float = 0.0) -> float:
+    """0.00 to 100.00, cut off after two decimals, never below `at_least`."""
+    if state.is_live:
+        return 100.0
+    done = state.rows + state.ranges
+    left = _rows_left(estimates, state) + len(_unread(estimates, state))
+    read = done / (done + left) if done + left else 1.0
+    live = sum(vnode.phase is Phase.LIVE for vnode in state.vnodes) / len(state.vnodes)
+    percent = _READING_PARTS * read + (100.0 - _READING_PARTS) * live
+    return max(at_least, min(math.floor(percent * 100) / 100, _ALMOST))
+
+
+def _unread(estimates: Estimates, state: BackfillState) -> set[int]:
+    return estimates.rows.keys() - {ordinal for vnode in state.vnodes for ordinal, _ in vnode.reads}
+
+
+def _rows_left(estimates: Estimates, state: BackfillState) -> int:
+    return sum(estimates.rows[ordinal] for ordinal in _unread(estimates, state))
+
+
+def _eta(phase: JobPhase, left: int, rows_per_second: float | None) -> float | None:
+    if phase is JobPhase.LIVE:
+        return 0.0
+    if phase is not JobPhase.SNAPSHOT or not rows_per_second or rows_per_second < 0:
+        return None
+    return left / rows_per_second
+
+
+def _workers(state: BackfillState) -> tuple[WorkerProgress, ...]:
+    return tuple(
+        WorkerProgress(worker, str(bitmap), len(bitmap), sum(state.vnodes[vnode].rows for vnode in bitmap))
+        for worker, bitmap in enumerate(state.assignment)
+    )
+
+
+def _vnodes(state: BackfillState) -> tuple[VnodeProgress, ...]:
+    workers = {vnode: worker for worker, bitmap in enumerate(state.assignment) for vnode in bitmap}
+
+    def progress(vnode: VnodeState) -> VnodeProgress:
+        worker = workers[vnode.vnode]
+        return VnodeProgress(vnode.vnode, vnode.phase, vnode.rows, vnode.epoch, worker, str(vnode.applied))
+
+    return tuple(map(progress, state.vnodes))
+
+
+def _requests(state: BackfillState, asked: tuple[AskedRequest, ...]) -> tuple[RequestProgress, ...]:
+    """Requests as they were asked, oldest first, with what became of them; an answer may outlive its question."""
+    shown = {
+        each.request.id: RequestProgress(each.request.id, each.request.kind, each.who, each.host, each.asked_at)
+        for each in asked
+    }
+    for answer in state.acknowledged:
+        known = shown.get(answer.request, RequestProgress(answer.request, "", "", "", None))
+        shown[answer.request] = replace(known, epoch=answer.epoch, refused=answer.refused)
+    return tuple(shown[number] for number in sorted(shown))
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value, 3)
+
+
+def _time(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{value!r} has no form in JSON")

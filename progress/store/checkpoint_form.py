@@ -1,0 +1,125 @@
+"""Keeps the state of the parallel executor: a row per vnode in `checkpoints`, ranges in `plan`, the record in `jobs`.
+
+`checkpoints` is the only commit point. Rows of the other two tables count when a checkpoint names them, so a crash
+before it leaves rows that nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from progress.state.backfill_state import BackfillState, RequestKind
+from progress.state.report import Estimates, percent_of
+from progress.store.checkpoint_rows import (
+    CHECKPOINT_SCHEMA,
+    JOB,
+    LEASE,
+    Bookkeeping,
+    check_version,
+    document_of,
+    document_row,
+)
+from progress.store.job_rows import (
+    ESTIMATE_COLUMNS,
+    JOB_SCHEMA,
+    PLAN_SCHEMA,
+    JobRecord,
+    estimates_from_rows,
+    plan_from_rows,
+    plan_rows,
+    read_record,
+    record_row,
+)
+from progress.store.lease import Lease
+from progress.store.state_form import DRIVER, Checkpoint, StateFolder
+from progress.store.state_table import StateTable, state_errors
+from vnode_backfill.words.errors import StateError
+from vnode_backfill.words.key_range import SplitPlan
+
+
+class CheckpointForm:
+    """State schema v2; see `state_form.StateForm` for what each method promises."""
+
+    def __init__(self, folder: StateFolder) -> None:
+        self._job = folder.job
+        self._commits = folder.table("checkpoints", CHECKPOINT_SCHEMA)
+        self._jobs = folder.table("jobs", JOB_SCHEMA)
+        self._plan = folder.table("plan", PLAN_SCHEMA)
+        self._estimates = Estimates({})
+
+    @property
+    def commits(self) -> StateTable:
+        return self._commits
+
+    @property
+    def others(self) -> tuple[StateTable, ...]:
+        return self._jobs, self._plan
+
+    def look(self) -> Checkpoint | None:
+        handle = self._commits.open()
+        if handle is None:
+            return None
+        with state_errors(f"{self._commits.uri} cannot be read"):
+            generation = handle.transaction_version(DRIVER) or 0
+        rows = self._commits.read(handle)
+        document, lease = document_of(rows, JOB), document_of(rows, LEASE)
+        if document is not None:
+            check_version(document)
+        state_rows = rows.filter(pc.not_equal(rows["row"], LEASE))
+        return Checkpoint(handle, generation, state_rows, None if lease is None else Lease.from_json(lease))
+
+    def record(self, rows: pa.Table, state: BackfillState, books: Bookkeeping) -> JobRecord | None:  # noqa: ARG002
+        record = read_record(self._jobs.read(self._jobs.open()), books.job)
+        if record is not None and (record.name != self._job or record.vnode_count != len(state.vnodes)):
+            raise StateError(
+                f"the state of job {self._job!r} with {len(state.vnodes)} vnodes contradicts its record",
+                detail=f"The record is of job {record.name!r} with {record.vnode_count} vnodes.",
+            )
+        return record
+
+    def plan(self, record: JobRecord, rows: pa.Table, books: Bookkeeping) -> SplitPlan:  # noqa: ARG002
+        return plan_from_rows(record, _rows_that_count(self._plan.read(self._plan.open()), books))
+
+    def shown(self, _rows: pa.Table, state: BackfillState, books: Bookkeeping) -> tuple[Estimates, BackfillState]:
+        return self._stored_estimates(books), state
+
+    def check_possible(self, kind: RequestKind) -> None:
+        """Of several vnodes everything can be asked."""
+
+    def create(self, record: JobRecord, plan: SplitPlan, state: BackfillState) -> Bookkeeping:  # noqa: ARG002
+        self._jobs.append(record_row(record))
+        return Bookkeeping(record.id)
+
+    def write_plan(self, plan: SplitPlan, generation: int, books: Bookkeeping) -> Bookkeeping:
+        write = uuid4().hex
+        rows = plan_rows(plan, generation, write)
+        if rows.num_rows:
+            self._plan.append(rows)
+        kept = tuple(pair for pair in books.plans if pair[0] < generation)
+        self._estimates = Estimates.of(plan.at(generation))
+        return replace(books, plans=(*kept, (generation, write)))
+
+    def percent(self, state: BackfillState, books: Bookkeeping) -> float:
+        return percent_of(self._estimates, state, books.percent)
+
+    def remember(self, books: Bookkeeping | None) -> None:
+        self._estimates = Estimates({}) if books is None else self._stored_estimates(books)
+
+    def write(self, handle: DeltaTable | None, rows: pa.Table, lease: Lease, numbered: Mapping[str, int]) -> DeltaTable:
+        content = pa.concat_tables([document_row(LEASE, lease.to_json()), rows])
+        return self._commits.replace(handle, content, numbered)
+
+    def _stored_estimates(self, books: Bookkeeping) -> Estimates:
+        """Only the estimates are read: the bounds of a large plan are most of it."""
+        return estimates_from_rows(_rows_that_count(self._plan.read(self._plan.open(), ESTIMATE_COLUMNS), books))
+
+
+def _rows_that_count(rows: pa.Table, books: Bookkeeping) -> pa.Table:
+    writes = pa.array([write for _, write in books.plans], pa.string())
+    return rows.filter(pc.is_in(rows["write"], writes))

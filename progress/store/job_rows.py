@@ -1,0 +1,127 @@
+"""Turns what a job is and how its table is split into rows of the `jobs` and `plan` tables, and back.
+
+A job's record is written once. A plan is written generation by generation; every write has its own name, and the
+checkpoint says which write of each generation counts. So a driver that died half-way, or one that was overtaken while
+it planned, leaves rows that nobody reads.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pyarrow as pa
+
+from progress.state.report import Estimates
+from progress.store.checkpoint_rows import FORMAT_VERSION, refuse_unknown_version
+from vnode_backfill.words.columns import TableDefinition
+from vnode_backfill.words.errors import StateError
+from vnode_backfill.words.key_range import PlanRow, SplitPlan, from_rows, to_rows
+
+JOB_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        ("created_at", pa.timestamp("us", tz="UTC")),
+        ("format_version", pa.int32()),
+        ("executor", pa.string()),
+        ("vnode_count", pa.int32()),
+        ("server", pa.string()),
+        ("database", pa.string()),
+        ("table", pa.string()),
+        ("definition", pa.string()),
+        ("sink", pa.string()),
+    ]
+)
+PLAN_SCHEMA = pa.schema(
+    [
+        pa.field("write", pa.string(), nullable=False),
+        ("ordinal", pa.int64()),
+        ("generation", pa.int32()),
+        ("vnode", pa.int32()),
+        ("estimated_rows", pa.int64()),
+        ("low_key", pa.string()),
+        ("low_order", pa.binary()),
+        ("high_key", pa.string()),
+        ("high_order", pa.binary()),
+        ("closed", pa.bool_()),
+    ]
+)
+ESTIMATE_COLUMNS = ("write", "ordinal", "estimated_rows")
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What a job is, fixed when it is created.
+
+    `id` is unique per creation: a job created again under its name is another.
+    """
+
+    name: str
+    id: str
+    created_at: datetime
+    executor: str
+    vnode_count: int
+    server: str
+    database: str
+    table: str
+    definition: TableDefinition
+    sink: str
+    format_version: int = FORMAT_VERSION
+
+    @classmethod
+    def new(
+        cls, name: str, definition: TableDefinition, *, vnode_count: int, server: str, sink: str, now: datetime
+    ) -> JobRecord:
+        """A record for a job of the parallel executor that is about to be created."""
+        return cls(
+            name=name,
+            id=uuid4().hex,
+            created_at=now,
+            executor="parallel",
+            vnode_count=vnode_count,
+            server=server,
+            database=definition.database,
+            table=definition.table,
+            definition=definition,
+            sink=sink,
+        )
+
+
+def record_row(record: JobRecord) -> pa.Table:
+    row = {**asdict(record), "definition": json.dumps(record.definition.to_json())}
+    return pa.Table.from_pylist([row], schema=JOB_SCHEMA)
+
+
+def read_record(rows: pa.Table, job: str) -> JobRecord | None:
+    """The record of the job with this id, or None; refused where its format is not known."""
+    found = [row for row in rows.to_pylist() if row["id"] == job]
+    if not found:
+        return None
+    row = found[0]
+    refuse_unknown_version(row["format_version"])
+    try:
+        definition = TableDefinition.from_json(json.loads(row["definition"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise StateError(f"the table definition of job {row['name']!r} cannot be read", detail=str(error)) from error
+    return JobRecord(**{**row, "definition": definition, "created_at": row["created_at"].astimezone(UTC)})
+
+
+def plan_rows(plan: SplitPlan, generation: int, write: str) -> pa.Table:
+    """The ranges of one generation, under the name of this write."""
+    rows = [{"write": write, **asdict(row)} for row in to_rows(plan) if row.generation == generation]
+    return pa.Table.from_pylist(rows, schema=PLAN_SCHEMA)
+
+
+def plan_from_rows(record: JobRecord, rows: pa.Table) -> SplitPlan:
+    """The plan that the given rows, of any number of generations, make up."""
+    names = [field.name for field in fields(PlanRow)]
+    columns = (rows[name].to_pylist() for name in names)
+    stored = (PlanRow(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True))
+    return from_rows(record.definition.key_parts, record.vnode_count, stored)
+
+
+def estimates_from_rows(rows: pa.Table) -> Estimates:
+    return Estimates(dict(zip(rows["ordinal"].to_pylist(), rows["estimated_rows"].to_pylist(), strict=True)))

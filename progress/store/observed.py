@@ -1,0 +1,160 @@
+"""Stores what only the running driver knows and `status` shows: why it waits, what it tries again, how fast it is.
+
+It changes all the time and nothing depends on it, so it is not part of the state: a small file beside the tables, one
+per driver like the heartbeat, written over by the driver and removed at its end. A driver that was killed leaves its
+file; nobody reads it, because it is of a generation whose lease is over, and the next driver removes it. A file that
+cannot be written or read is as good as none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from progress.state.report import InHand, Observed, Report, Retry
+from progress.store.state_table import state_errors
+from vnode_backfill.delta.storage import Storage
+from vnode_backfill.words.errors import StateError
+
+_EVERY = 5.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedFile:
+    """The file of one driver generation in the job's folder; written whole or not at all."""
+
+    folder: str
+    options: Mapping[str, str]
+    generation: int
+
+    def write(self, observed: Observed) -> None:
+        with state_errors(f"{self.folder} cannot be written"):
+            self._files().write_whole(self._name, _to_json(observed).encode())
+
+    def read(self) -> Observed | None:
+        """What the driver noted last; None where it has noted nothing that can be read."""
+        try:
+            with state_errors(f"{self.folder} cannot be read"):
+                held = self._files().read_whole(self._name)
+            return None if held is None else _from_json(held)
+        except (StateError, ValidationError):
+            return None
+
+    def remove(self) -> None:
+        with state_errors(f"{self.folder} cannot be written"):
+            self._files().remove_file(self._name)
+
+    @property
+    def _name(self) -> str:
+        return f"observed-{self.generation}"
+
+    def _files(self) -> Storage:
+        return Storage.of(self.folder, self.options)
+
+
+class ObservedReporter:
+    """Notes what is shown: every few seconds, and at once when the reason to wait or to try again changes.
+
+    A thread writes, because the storage may be slow and the loop that shows must not wait.
+    """
+
+    def __init__(self, file: ObservedFile, every: float = _EVERY) -> None:
+        self._file, self._every = file, every
+        self._newest = self._noted = Observed()
+        self._wake, self._closed = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._write, name="observed", daemon=True)
+        self._thread.start()
+
+    def show(self, report: Report) -> None:
+        before, self._newest = self._newest, report.observed
+        if (before.throttled_by, before.retry) != (self._newest.throttled_by, self._newest.retry):
+            self._wake.set()
+
+    def close(self) -> None:
+        """The driver ends: what it saw is over."""
+        self._closed.set()
+        self._wake.set()
+        self._thread.join()
+        _attempt(self._file.remove)
+
+    def _write(self) -> None:
+        _attempt(replace(self._file, generation=self._file.generation - 1).remove)
+        while not self._closed.is_set():
+            self._wake.wait(self._every)
+            self._wake.clear()
+            newest = self._newest
+            if newest != self._noted:
+                self._noted = newest
+                _attempt(lambda: self._file.write(newest))  # noqa: B023 - called before the next turn
+
+
+class _Act(Protocol):
+    def __call__(self) -> None: ...
+
+
+def _attempt(act: _Act) -> None:
+    try:
+        act()
+    except StateError as error:
+        _log.warning("what was observed cannot be noted error=%s", error.message)
+
+
+class _StoredRetry(BaseModel):
+    attempt: int
+    message: str
+
+
+class _StoredInHand(BaseModel):
+    rows: int = 0
+    ranges: int = 0
+    captured: int = 0
+    merged: int = 0
+
+
+class _StoredObserved(BaseModel):
+    """A later release may note more; what this one does not know it does not show."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    rows_per_second: float | None = None
+    lag_seconds: float | None = None
+    lag_bytes: int | None = None
+    buffer_bytes: int | None = None
+    throttled_by: str = ""
+    retry: _StoredRetry | None = None
+    in_hand: _StoredInHand = _StoredInHand()
+    task_slots: int | None = None
+
+
+def _to_json(observed: Observed) -> str:
+    retry = observed.retry
+    return _StoredObserved(
+        rows_per_second=observed.rows_per_second,
+        lag_seconds=observed.lag_seconds,
+        lag_bytes=observed.lag_bytes,
+        buffer_bytes=observed.buffer_bytes,
+        throttled_by=observed.throttled_by,
+        retry=None if retry is None else _StoredRetry(attempt=retry.attempt, message=retry.message),
+        in_hand=_StoredInHand(**asdict(observed.in_hand)),
+        task_slots=observed.task_slots,
+    ).model_dump_json()
+
+
+def _from_json(text: bytes) -> Observed:
+    stored = _StoredObserved.model_validate_json(text)
+    return Observed(
+        rows_per_second=stored.rows_per_second,
+        lag_seconds=stored.lag_seconds,
+        lag_bytes=stored.lag_bytes,
+        buffer_bytes=stored.buffer_bytes,
+        throttled_by=stored.throttled_by,
+        retry=None if stored.retry is None else Retry(stored.retry.attempt, stored.retry.message),
+        in_hand=InHand(**stored.in_hand.model_dump()),
+        task_slots=stored.task_slots,
+    )

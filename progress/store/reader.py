@@ -1,0 +1,173 @@
+"""Reads a job's state, whether a driver runs or not, and writes requests for that driver.
+
+A job has its own folder under the state path, named after it (characters other than plain letters are written as
+`~2f`), and in it four Delta tables. No name ever becomes part of a query.
+
+    jobs          one row: what the job is; written once, before its first checkpoint
+    plan          the ranges, a write per generation; which write counts is said by the checkpoint
+    checkpoints   the only commit point: the lease, the job's row and a row per vnode, all written again by each commit
+    requests      what operators asked for; written by them, acknowledged in a checkpoint
+
+Nothing that must agree is spread over two tables. A crash before a checkpoint leaves rows in `jobs` or `plan` that no
+checkpoint names, and nobody reads them. A job exists from its first checkpoint on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from progress.state.backfill_state import BackfillState, Request, RequestKind
+from progress.state.report import AskedRequest, Estimates
+from progress.store.checkpoint_form import CheckpointForm
+from progress.store.checkpoint_rows import JOB, Bookkeeping, document_of, from_rows
+from progress.store.job_rows import JobRecord
+from progress.store.lease import Heartbeat, Lease
+from progress.store.request_rows import REQUEST_SCHEMA, read_requests, with_request
+from progress.store.state_form import Checkpoint, MakeForm, StateFolder
+from progress.store.state_table import DEFAULT_RETENTION, Retention, StateTable
+from vnode_backfill.words.errors import BuriedError, OvertakenError, StateError
+from vnode_backfill.words.key_range import SplitPlan
+
+_ATTEMPTS = 20
+_PLAIN_NAME = re.compile(rb"[A-Za-z0-9_-]")
+_LONGEST_FOLDER = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A job as its last checkpoint left it; the plan holds the generations up to the state's."""
+
+    record: JobRecord
+    plan: SplitPlan
+    state: BackfillState
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What `status` shows, without the plan's bounds; `lease` is None where nobody drives the job now."""
+
+    record: JobRecord
+    estimates: Estimates
+    state: BackfillState
+    percent: float
+    lease: Lease | None
+    asked: tuple[AskedRequest, ...]
+
+
+class StateReader:
+    """The state of one job, to be looked at and asked of, but not committed to."""
+
+    def __init__(
+        self,
+        path: str,
+        job: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        retention: Retention = DEFAULT_RETENTION,
+        form: MakeForm = CheckpointForm,
+    ) -> None:
+        options = dict(storage_options or {})
+        self.job = job
+        self.folder = f"{path.rstrip('/')}/{folder_name(job)}"
+        self._now = now
+        self._form = form(StateFolder(self.folder, job, options, retention))
+        self._requests = StateTable(f"{self.folder}/requests", REQUEST_SCHEMA, options, retention)
+        self._heartbeat = Heartbeat(self.folder, options)
+
+    def exists(self) -> bool:
+        found = self._form.look()
+        return found is not None and document_of(found.rows, JOB) is not None
+
+    def load(self) -> Loaded | None:
+        """The job as its last checkpoint left it, or None if there is none. A driver loads after it has the lease."""
+        found = self._read()
+        if found is None:
+            return None
+        record, state, books, checkpoint = found
+        return Loaded(record, self._form.plan(record, checkpoint.rows, books), state, books.percent)
+
+    def status_snapshot(self) -> Snapshot | None:
+        """What there is to show; of the plan only how many rows each range was estimated to hold."""
+        found = self._read()
+        if found is None:
+            return None
+        record, state, books, checkpoint = found
+        estimates, shown = self._form.shown(checkpoint.rows, state, books)
+        lease = self._lease_now(checkpoint)
+        return Snapshot(record, estimates, shown, books.percent, lease, self._asked(state, books))
+
+    def current_lease(self) -> Lease | None:
+        """The lease of the driver that runs the job now."""
+        found = self._form.look()
+        return None if found is None else self._lease_now(found)
+
+    def check_possible(self, kind: RequestKind) -> None:
+        """Refuse what makes no sense for a job of this executor."""
+        self._form.check_possible(kind)
+
+    def append_request(self, request: Request, who: str, host: str) -> int:
+        """Write down what an operator asks for; the number it gets (instead of its own) is that of the acknowledgement."""
+        self.check_possible(request.kind)
+        found = self._read()
+        if found is None:
+            raise StateError(
+                f"job {self.job!r} does not exist in {self.folder}",
+                hint="Start it with `vnode-backfill run`, or check `job` and `state.path`.",
+            )
+        asked = AskedRequest(request, who, host, self._now())
+        for _ in range(_ATTEMPTS):
+            handle = self._requests.open()
+            rows, number = with_request(self._requests.read(handle), found[0].id, asked)
+            try:
+                written = self._requests.replace(handle, rows)
+            except BuriedError:
+                return number  # the next writer has read it and kept it
+            except OvertakenError:
+                continue
+            self._requests.tidy_sometimes(written)
+            return number
+        raise StateError(f"the request to {request.kind} could not be written", detail="Others keep writing requests.")
+
+    def _read(self) -> tuple[JobRecord, BackfillState, Bookkeeping, Checkpoint] | None:
+        """The checkpoint and the record it belongs to; a job dropped and created again in between is looked at again."""
+        for _ in range(_ATTEMPTS):
+            found = self._form.look()
+            stored = None if found is None else from_rows(found.rows)
+            if found is None or stored is None:
+                return None
+            state, books = stored
+            record = self._form.record(found.rows, state, books)
+            if record is not None:
+                return record, state, books, found
+        raise StateError(f"the checkpoints of job {self.job!r} belong to a job that is not in the `jobs` table")
+
+    def _asked(self, state: BackfillState, books: Bookkeeping) -> tuple[AskedRequest, ...]:
+        """Open requests, and those whose answer the state still holds."""
+        old = books.requests - {answer.request for answer in state.acknowledged}
+        asked = read_requests(self._requests.read(self._requests.open()), books.job)
+        return tuple(each for each in asked if each.request.id not in old)
+
+    def _lease_now(self, found: Checkpoint) -> Lease | None:
+        lease = self._with_heartbeat(found.lease)
+        return lease if lease and lease.held_at(self._now()) and not lease.process.has_ended else None
+
+    def _with_heartbeat(self, lease: Lease | None) -> Lease | None:
+        heartbeat = None if lease is None else self._heartbeat.expiry(lease.generation)
+        if lease is None or heartbeat is None:
+            return lease
+        return replace(lease, expires=max(lease.expires, heartbeat))
+
+
+def folder_name(job: str) -> str:
+    """A name for the job's folder that no other job has, whatever characters the job's name holds."""
+    text = job.encode("utf-8", "surrogatepass")
+    name = "".join(chr(byte) if _PLAIN_NAME.match(bytes([byte])) else f"~{byte:02x}" for byte in text)
+    if name and len(name) <= _LONGEST_FOLDER:
+        return name
+    return f"{name[: _LONGEST_FOLDER - 80]}~~{hashlib.sha256(text).hexdigest()}"

@@ -1,0 +1,112 @@
+"""Turns an operator's request into a row for the driver to find, with who asked, and back.
+
+The `requests` table holds one row per request, oldest first. A writer writes the whole table again with one more row,
+so that it stays one small file, and only on top of the version just read: two who ask at once get two numbers, never
+the same. A request is numbered per job, from 1. The driver acknowledges it in a checkpoint; the row stays, for those
+who look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from progress.state.backfill_state import Request, RequestKind, bounded_rate
+from progress.state.report import AskedRequest
+from vnode_backfill.words.bitmap import VnodeBitmap
+from vnode_backfill.words.errors import StateError
+from vnode_backfill.words.key import VnodeId
+
+REQUEST_SCHEMA = pa.schema(
+    [
+        pa.field("job", pa.string(), nullable=False),
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("document", pa.string(), nullable=False),
+        ("who", pa.string()),
+        ("host", pa.string()),
+        ("asked_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_ROWS_KEPT = 1000
+"""A forgotten request has long been acted on: nobody asks a thousand things within an epoch."""
+
+
+def with_request(rows: pa.Table, job: str, asked: AskedRequest) -> tuple[pa.Table, int]:
+    """The table's rows with one more, and the number it got; the number it came with does not count."""
+    own = read_requests(rows, job)
+    number = max((each.request.id for each in own), default=0) + 1
+    numbered = replace(asked, request=replace(asked.request, id=number))
+    return _to_rows(job, [*own, numbered][-_ROWS_KEPT:]), number
+
+
+def read_requests(rows: pa.Table, job: str) -> tuple[AskedRequest, ...]:
+    """The requests of one job, oldest first; rows of an earlier job of the same name are not its own."""
+    found = [_from_row(row["id"], row["document"], row) for row in rows.to_pylist() if row["job"] == job]
+    return tuple(sorted(found, key=lambda each: each.request.id))
+
+
+class _StoredRequest(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: RequestKind
+    workers: int
+    bitmaps: tuple[str, ...]
+    vnode_count: int
+    rows_per_second: int | None
+    vnodes: tuple[int, ...]
+    ordinals: tuple[int, ...]
+    extend: bool
+
+
+def _to_rows(job: str, asked: Iterable[AskedRequest]) -> pa.Table:
+    rows = [
+        {
+            "job": job,
+            "id": each.request.id,
+            "kind": each.request.kind.value,
+            "document": _document(each.request),
+            "who": each.who,
+            "host": each.host,
+            "asked_at": each.asked_at,
+        }
+        for each in asked
+    ]
+    return pa.Table.from_pylist(rows, schema=REQUEST_SCHEMA)
+
+
+def _document(request: Request) -> str:
+    return _StoredRequest(
+        kind=request.kind,
+        workers=request.workers,
+        bitmaps=tuple(map(str, request.assignment)),
+        vnode_count=request.assignment[0].vnode_count if request.assignment else 0,
+        rows_per_second=request.rows_per_second,
+        vnodes=tuple(sorted(request.vnodes)),
+        ordinals=tuple(sorted(request.ordinals)),
+        extend=request.extend,
+    ).model_dump_json()
+
+
+def _from_row(number: int, document: str, row: dict[str, object]) -> AskedRequest:
+    try:
+        stored = _StoredRequest.model_validate_json(document)
+    except ValidationError as error:
+        raise StateError(f"stored request {number} cannot be read", detail=str(error)) from error
+    request = Request(
+        id=number,
+        kind=stored.kind,
+        workers=stored.workers,
+        assignment=tuple(VnodeBitmap.parse(text, stored.vnode_count) for text in stored.bitmaps),
+        rows_per_second=bounded_rate(stored.rows_per_second),
+        vnodes=frozenset(map(VnodeId, stored.vnodes)),
+        ordinals=frozenset(stored.ordinals),
+        extend=stored.extend,
+    )
+    asked_at = row["asked_at"]
+    assert isinstance(asked_at, datetime)
+    return AskedRequest(request, str(row["who"]), str(row["host"]), asked_at)

@@ -1,0 +1,123 @@
+"""Metrics of a job: counters never fall, labels are bounded, and everything is documented."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from progress.faces.alerts import Alert, AlertId, Retention
+from progress.faces.metrics import CdcBackfillMetrics, MetricsReporter
+from progress.state.backfill_state import Phase
+from tests.job_reports import RUNNING, ImaginaryJob
+from vnode_backfill.words.epoch import Actor, BarrierKind
+
+_ROOT = Path(__file__).parents[4]
+_NAME = re.compile(r"vnode_backfill_[a-z_]+")
+_JOB = ImaginaryJob(vnodes=16, ranges=64)
+
+
+def value(metrics: CdcBackfillMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"vnode_backfill_{name}", labels)
+
+
+def names(metrics: CdcBackfillMetrics) -> set[str]:
+    """As they appear in a query: counters with _total, the info with _info."""
+    ending = {"counter": "_total", "info": "_info"}
+    return {
+        family.name + ending.get(family.type, "")
+        for family in metrics.registry.collect()
+        if family.name.startswith("vnode_backfill_")
+    }
+
+
+def test_report_is_taken_over() -> None:
+    metrics = CdcBackfillMetrics()
+    report = _JOB.report(_JOB.at(0.5, epoch=9, just_read=1), replace(RUNNING, lag_seconds=1.5, lag_bytes=300))
+    MetricsReporter(metrics).show(report)
+    assert value(metrics, "snapshot_rows_total") == report.rows > 0
+    assert value(metrics, "epochs_total") == 9
+    assert value(metrics, "vnodes", phase="catch-up") == report.phases[Phase.CATCH_UP] > 0
+    assert value(metrics, "phase", phase="snapshot") == 1
+    assert value(metrics, "phase", phase="live") == 0
+    assert value(metrics, "lag_seconds") == 1.5
+    assert value(metrics, "job_info", job="orders", source="shop.orders", sink="s3://lake/shop/orders") == 1
+
+
+def test_counters_do_not_fall_when_a_driver_starts_again_from_an_older_commit() -> None:
+    metrics = CdcBackfillMetrics()
+    later, earlier = _JOB.report(_JOB.at(0.6, epoch=12)), _JOB.report(_JOB.at(0.5, epoch=11))
+    MetricsReporter(metrics).show(later)
+    MetricsReporter(metrics).show(earlier)
+    assert value(metrics, "snapshot_rows_total") == later.rows > earlier.rows
+    assert value(metrics, "epochs_total") == 12
+
+
+def test_unknown_is_not_zero() -> None:
+    metrics = CdcBackfillMetrics()
+    MetricsReporter(metrics).show(_JOB.report(_JOB.at(0.5)))
+    unknown = ["lag_seconds", "lag_bytes", "buffer_bytes", "binlog_held_bytes", "rate_limit_rows_per_second"]
+    assert all(math.isnan(value(metrics, name) or 0.0) for name in unknown)
+
+
+def test_job_observes_what_reports_do_not_hold() -> None:
+    metrics = CdcBackfillMetrics()
+    metrics.observe_epoch(Actor.MERGE, 0.4)
+    metrics.observe_barrier(BarrierKind.CHECKPOINT)
+    metrics.observe_buffered(70)
+    metrics.observe_merged(60)
+    metrics.observe_retry(Actor.UPSTREAM)
+    metrics.observe_retention(Retention(held_bytes=5_000))
+    metrics.observe_alerts([Alert(AlertId.BUFFER_GROWTH, 1.0, "it grows", "")])
+    assert value(metrics, "epoch_seconds_sum", actor="merge") == 0.4
+    assert value(metrics, "epoch_seconds_bucket", actor="merge", le="0.5") == 1
+    assert value(metrics, "barriers_total", kind="checkpoint") == 1
+    assert value(metrics, "buffered_changes_total") == 70
+    assert value(metrics, "merged_changes_total") == 60
+    assert value(metrics, "retries_total", actor="upstream") == 1
+    assert value(metrics, "binlog_held_bytes") == 5_000
+    assert value(metrics, "alert", alert="buffer-growth") == 1
+    assert value(metrics, "alert", alert="vnode-stalled") == 0
+
+
+def test_throttle_reasons_are_bounded() -> None:
+    metrics = CdcBackfillMetrics()
+    for number in range(40):
+        metrics.observe_throttled(f"check {number}", 2.0)
+    metrics.observe_throttled("check 3", 1.0)
+    reasons = {s.labels["reason"] for f in metrics.registry.collect() for s in f.samples if "reason" in s.labels}
+    assert len(reasons) == 17
+    assert value(metrics, "throttle_seconds_total", reason="check 3") == 3.0
+    assert value(metrics, "throttle_seconds_total", reason="other") == 48.0
+
+
+def test_two_jobs_in_one_process_do_not_share_metrics() -> None:
+    first, second = CdcBackfillMetrics(), CdcBackfillMetrics()
+    first.observe_buffered(5)
+    assert value(second, "buffered_changes_total") == 0
+
+
+def test_scraper_gets_the_form_it_asks_for() -> None:
+    metrics = CdcBackfillMetrics()
+    body, kind = metrics.expose("application/openmetrics-text; version=1.0.0")
+    assert kind.startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+    body, kind = metrics.expose()
+    assert kind.startswith("text/plain")
+    assert b"vnode_backfill_snapshot_rows_total 0.0" in body
+
+
+def test_every_metric_is_documented_and_no_other() -> None:
+    documented = set(re.findall(r"\| `(vnode_backfill_[a-z_]+)` \|", (_ROOT / "docs/metrics.md").read_text()))
+    assert documented == names(CdcBackfillMetrics())
+
+
+def test_dashboard_asks_only_for_metrics_that_exist() -> None:
+    board = json.loads((_ROOT / "conf/grafana-dashboard.json").read_text())
+    asked = {name for panel in board["panels"] for t in panel["targets"] for name in _NAME.findall(t["expr"])}
+    known = names(CdcBackfillMetrics())
+    assert {name.removesuffix("_bucket") for name in asked} <= known
+    assert {panel["datasource"]["uid"] for panel in board["panels"]} == {"${datasource}"}
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])

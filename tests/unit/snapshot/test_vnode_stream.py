@@ -1,0 +1,76 @@
+"""Proves that a lane gives no receipt for a range that holds a row of another one, for keys compared here and by the
+server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import pyarrow as pa
+import pytest
+
+from consume_upstream.upstream_table import UpstreamTable, Weights
+from tests.tables import Row, batch, plan, table_of
+from vnode_backfill.sinks import RangeWriter, ReadReceipt
+from vnode_backfill.snapshot.vnode_stream import Lane, VnodeStream
+from vnode_backfill.words.columns import TableDefinition
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.errors import KeyOrderError
+from vnode_backfill.words.key import Key
+from vnode_backfill.words.key_range import SplitPlan
+
+NUMBERS = table_of({"id": "bigint", "note": "varchar(20)"}, "id")
+WORDS = table_of({"word": "varchar(20)"}, "word")
+
+
+@dataclass
+class Source:
+    """A server that answers a query of any range with the rows given for it, in order of their ranges."""
+
+    definition: TableDefinition
+    rows: list[list[Row]]
+
+    @contextmanager
+    def session(self) -> Iterator[Source]:
+        yield self
+
+    def read_range(self, *_: object, **__: object) -> Iterator[pa.RecordBatch]:
+        yield batch(self.definition, self.rows.pop(0))
+
+    def collation_keys(self, keys: Sequence[Key]) -> list[Weights]:
+        return [(str(key[0]).encode(),) for key in keys]
+
+
+class Written:
+    """Counts the rows of a range, to its end."""
+
+    def write(self, _epoch: Epoch, ordinal: int, _attempt: int, batches: Iterable[pa.RecordBatch]) -> ReadReceipt:
+        return ReadReceipt(ordinal, sum(each.num_rows for each in batches))
+
+
+def receipts(definition: TableDefinition, split: SplitPlan, rows: list[list[Row]]) -> list[ReadReceipt]:
+    source = Source(definition, rows)
+    lane = Lane(cast(UpstreamTable, source), cast(RangeWriter, Written()), split, split.ranges, Epoch(1), 0, 60.0)
+    return list(VnodeStream(lane).receipts())
+
+
+def test_rows_of_their_ranges_give_a_receipt_each() -> None:
+    split = plan(NUMBERS, (0,), (10,), (20,))
+    found = receipts(NUMBERS, split, [[(1, "a"), (9, "b")], [(10, "c"), (20, "d")]])
+    assert [(receipt.ordinal, receipt.rows) for receipt in found] == [(0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("wrong", [-1, 10, 15, 21])
+def test_row_of_another_range_stops_the_lane(wrong: int) -> None:
+    split = plan(NUMBERS, (0,), (10,), (20,))
+    with pytest.raises(KeyOrderError, match=rf"key \({wrong},\) was read from range 0"):
+        receipts(NUMBERS, split, [[(1, "a"), (wrong, "b"), (9, "c")], [(10, "d")]])
+
+
+@pytest.mark.parametrize("rows", [["a", "b", "n"], ["n", "a", "b"]])
+def test_text_row_of_another_range_stops_the_lane(rows: list[str]) -> None:
+    split = plan(WORDS, ("a",), ("m",), ("z",))
+    with pytest.raises(KeyOrderError, match=r"key \('n',\) was read from range 0"):
+        receipts(WORDS, split, [[(word,) for word in rows], [("o",)]])

@@ -1,0 +1,237 @@
+"""Reads the command line: the commands, their flags and their exit codes.
+
+0: done. 1: failed, the reason is on stderr and in the state. 2: wrong configuration, or refused before anything was
+written. Ctrl-C and SIGTERM end `run` at a SyncCheckpoint with 0, also where the JVM and the workers get the signal,
+too. `plan`, `status`, `compact` and the requests start no JVM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, NoReturn
+
+from vnode_backfill import __version__
+from vnode_backfill.words.errors import BackfillError, ConfigError
+
+if TYPE_CHECKING:
+    from vnode_backfill.config.job import Config
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and end the process with its exit code.
+
+    The process ends at once: native threads of the table library were seen to abort a normal interpreter exit.
+    """
+    arguments = _parser().parse_args(argv)
+    if arguments.command in _AT_ONCE:
+        sys.meta_path.insert(0, _WithoutPandas())
+    code = _end_code(arguments)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def execute(argv: Sequence[str]) -> int:
+    """Run a command and return its exit code."""
+    return _end_code(_parser().parse_args(argv))
+
+
+class _WithoutPandas(MetaPathFinder):
+    """Hides pandas from pyarrow.
+
+    It would load pandas only to ask whether our lists are pandas' own, in a third of a second.
+    """
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:  # noqa: ARG002
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
+
+
+def _end_code(arguments: argparse.Namespace) -> int:
+    logging.basicConfig(
+        level=logging.INFO if arguments.verbose else logging.ERROR, format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )  # fmt: skip
+    if not arguments.verbose:
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(_without_gateway)
+    try:
+        return _dispatch(arguments)
+    except BackfillError as error:
+        print(f"vnode-backfill: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _without_gateway(record: logging.LogRecord) -> bool:
+    """Py4J logs the traceback of every broken connection; the caller reports the reason."""
+    return "py4j" not in Path(record.pathname).parts
+
+
+def _dispatch(arguments: argparse.Namespace) -> int:
+    # Each command is imported when it runs: `status` must not pay for Spark.
+    from vnode_backfill.config.job import load_config
+
+    overrides = {name: getattr(arguments, name, None) for name in ("vnodes", "ui.port")}
+    if arguments.command == "run":
+        overrides["workers"] = arguments.workers
+    config = load_config(Path(arguments.config), overrides)
+    return _request(config, arguments) if arguments.command in _REQUESTS else _work(config, arguments)
+
+
+def _work(config: Config, arguments: argparse.Namespace) -> int:
+    match arguments.command:
+        case "plan":
+            from vnode_backfill.commands.plan import plan
+
+            return plan(config, master=arguments.master, as_json=arguments.json)
+        case "status":
+            from vnode_backfill.commands.status import status
+
+            return status(config, as_json=arguments.json, per_vnode=arguments.per_vnode, watch=arguments.watch)
+        case "verify":
+            from vnode_backfill.commands.verify import verify
+
+            return verify(config, master=arguments.master, as_json=arguments.json, verbose=arguments.verbose)
+        case "handoff":
+            from vnode_backfill.commands.handoff import handoff
+
+            return handoff(config, follow=arguments.follow)
+        case "compact":
+            from vnode_backfill.commands.compact import compact
+
+            return compact(config, sweep_only=arguments.sweep_only)
+        case _:
+            from vnode_backfill.commands.run import run
+
+            return run(
+                config, until=arguments.until, master=arguments.master, asked_vnodes=arguments.vnodes,
+                asked_workers=arguments.workers, face=_face(arguments), verbose=arguments.verbose,
+            )  # fmt: skip
+
+
+def _request(config: Config, arguments: argparse.Namespace) -> int:
+    from vnode_backfill.commands import requests
+
+    match arguments.command:
+        case "rescale":
+            return requests.rescale(config, workers=arguments.workers, bitmaps=arguments.bitmap)
+        case "throttle":
+            return requests.throttle(config, rows_per_second=arguments.rows_per_second)
+        case "pause":
+            return requests.pause(config)
+        case "resume":
+            return requests.resume(config)
+        case "stop":
+            return requests.stop(config)
+        case "wait":
+            return requests.wait(config, timeout=_timeout(arguments.timeout))
+        case "drop":
+            return requests.drop(config)
+        case _:
+            from vnode_backfill.commands.resnapshot import resnapshot
+
+            return resnapshot(config, only=arguments.only, where_key=arguments.where_key, everything=arguments.all)
+
+
+_REQUESTS = {"rescale", "throttle", "pause", "resume", "stop", "resnapshot", "wait", "drop"}
+_AT_ONCE = {"status", *_REQUESTS}
+
+
+def _timeout(text: str | None) -> timedelta | None:
+    from vnode_backfill.words.units import parse_duration
+
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as error:
+        raise ConfigError(f"--timeout {text}: {error}") from error
+
+
+def _face(arguments: argparse.Namespace) -> str:
+    if arguments.json_lines:
+        return "json-lines"
+    return "quiet" if arguments.quiet else "terminal"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="vnode-backfill", description="Copy a live MySQL or MariaDB table into Delta Lake and keep it in step."
+    )
+    parser.add_argument("--version", action="version", version=f"vnode-backfill {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--config", required=True, metavar="job.yaml", help="the job's configuration")
+    common.add_argument("--verbose", action="store_true", help="log what happens, to stderr")
+    as_json = argparse.ArgumentParser(add_help=False)
+    as_json.add_argument("--json", action="store_true", help="print one JSON document")
+    spark = argparse.ArgumentParser(add_help=False)
+    spark.add_argument("--master", help="Spark master; one given by spark-submit is kept")
+    commands.add_parser(
+        "plan", parents=[common, as_json, spark], help="check the source, cut the table; writes nothing"
+    )
+    status = commands.add_parser("status", parents=[common, as_json], help="how far the job is")
+    status.add_argument("--per-vnode", action="store_true", help="list every vnode")
+    status.add_argument("--watch", action="store_true", help="show it again every second until interrupted")
+    commands.add_parser("verify", parents=[common, as_json, spark], help="compare source and target row by row")
+    handoff = commands.add_parser("handoff", parents=[common], help="where a job of startup_mode snapshot has ended")
+    handoff.add_argument(
+        "--follow", type=Path, metavar="cdc.yaml", help="check that the job of this file can take over, before one runs"
+    )
+    _add_run(commands.add_parser("run", parents=[common, spark], help="create the job and run it, or continue it"))
+    compact = commands.add_parser(
+        "compact", parents=[common], help="join small files of the target in key order and delete old ones",
+        description="Join small files of a Delta target, neighbours in key order, up to sink.delta.target_file_size, and delete "
+        "files that were superseded longer ago than sink.delta.retention, or were never committed and are a day old. No row "
+        "changes; the job may run meanwhile, and does the same by itself when it is live.",
+    )  # fmt: skip
+    compact.add_argument("--sweep-only", action="store_true", help="join nothing, only delete old files")
+    _add_requests(commands, common)
+    return parser
+
+
+def _add_requests(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser
+) -> None:
+    rescale = commands.add_parser("rescale", parents=[common], help="spread the vnodes over other workers")
+    how = rescale.add_mutually_exclusive_group(required=True)
+    how.add_argument("--workers", type=int, help="so many, as few vnodes moved as possible")
+    how.add_argument("--bitmap", action="append", default=[], metavar="WORKER=VNODES", help="exactly so, e.g. 0=0-127")
+    throttle = commands.add_parser("throttle", parents=[common], help="limit the snapshot of the whole job")
+    rate = throttle.add_mutually_exclusive_group(required=True)
+    rate.add_argument("--rows-per-second", type=int, help="0 pauses the snapshot; the log is still captured")
+    rate.add_argument("--off", action="store_true", help="no limit")
+    commands.add_parser("pause", parents=[common], help="pause the snapshot; the log is still captured")
+    commands.add_parser("resume", parents=[common], help="continue the snapshot")
+    commands.add_parser("stop", parents=[common], help="stop the running driver at a SyncCheckpoint")
+    again = commands.add_parser("resnapshot", parents=[common], help="read again and replace what the target holds")
+    what = again.add_mutually_exclusive_group(required=True)
+    what.add_argument("--only", metavar="VNODES", help="these vnodes, e.g. 3,17-20")
+    what.add_argument("--where-key", metavar="LOW..HIGH", help="the ranges that hold these keys")
+    what.add_argument("--all", action="store_true", help="the whole table")
+    wait = commands.add_parser("wait", parents=[common], help="return when the job is live")
+    wait.add_argument("--until", choices=("live",), default="live")
+    wait.add_argument(
+        "--timeout",
+        metavar="30m",
+        help="give up after this long (exit code 1); until then a job that does not exist yet is waited for, too",
+    )
+    commands.add_parser("drop", parents=[common], help="remove a job's state and buffer, never its target")
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    run.add_argument("--vnodes", type=int, help="how many vnodes a new job has (1 to 32768; fixed afterwards)")
+    run.add_argument("--workers", type=int, help="how many Spark partitions share the vnodes")
+    run.add_argument("--until", choices=("live", "stopped"), default="stopped", help="when to end (default: stopped)")
+    run.add_argument("--ui-port", dest="ui.port", type=int, help="port of the progress page; 0 turns it off")
+    run.add_argument("--quiet", action="store_true", help="show no progress")
+    run.add_argument("--json-lines", action="store_true", help="show progress as one JSON document per line")

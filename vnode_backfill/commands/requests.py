@@ -1,0 +1,162 @@
+"""Writes down what an operator asks of a job, whether its driver runs or not; the job acts on it at the next barrier.
+
+No JVM is started and the source is asked nothing, with one exception: the bounds of `resnapshot --where-key` on a text
+key, whose order only the database knows. A request is checked against the job before it is written; what cannot be
+carried out is refused here, with exit code 2.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from progress.state.backfill_state import MOST_ROWS_PER_SECOND, Phase, Request, RequestKind
+from progress.state.report import JobPhase, Report
+from progress.store.store import Loaded, StateStore
+from vnode_backfill.commands.status import find_report, read_report
+from vnode_backfill.commands.stored_job import stored_job
+from vnode_backfill.config.job import Config
+from vnode_backfill.config.values import reveal
+from vnode_backfill.delta.storage import Storage
+from vnode_backfill.job.open.locations import buffer_path, owner, state_store
+from vnode_backfill.job.open.writable import check_state_writable
+from vnode_backfill.spark.slots import slots_needed
+from vnode_backfill.words.bitmap import VnodeBitmap, check_assignment, split_evenly
+from vnode_backfill.words.errors import BitmapError, ConfigError, StateError
+
+_MOST_DIGITS = 9
+
+
+def rescale(config: Config, *, workers: int | None, bitmaps: Sequence[str]) -> int:
+    """Spread the vnodes over another number of workers, or exactly as the bitmaps say (`0=0-127 1=128-255`)."""
+    store, loaded = writable_job(config)
+    store.check_possible(RequestKind.RESCALE)
+    if bitmaps:
+        assignment = _assignment(bitmaps, loaded.record.vnode_count)
+        _warn_of_slots(config, len(assignment))
+        return ask(
+            store, Request(0, RequestKind.RESCALE, assignment=assignment), f"{len(assignment)} workers, as given"
+        )
+    if workers is None:
+        raise ConfigError("rescale needs --workers or --bitmap", hint="For example: rescale --workers 8")
+    split_evenly(loaded.record.vnode_count, workers)
+    _warn_of_slots(config, workers)
+    return ask(store, Request(0, RequestKind.RESCALE, workers=workers), f"{workers} workers")
+
+
+def throttle(config: Config, *, rows_per_second: int | None) -> int:
+    """Limit the snapshot of the whole job; None takes the limit away, 0 pauses it. The log is still captured."""
+    if rows_per_second is not None and not 0 <= rows_per_second <= MOST_ROWS_PER_SECOND:
+        raise ConfigError(
+            f"--rows-per-second must be from 0 to {MOST_ROWS_PER_SECOND}",
+            hint="0 pauses the snapshot; `throttle --off` takes the limit away.",
+        )
+    text = "no limit" if rows_per_second is None else f"{rows_per_second:,} rows/s"
+    return ask(writable_job(config)[0], Request(0, RequestKind.RATE_LIMIT, rows_per_second=rows_per_second), text)
+
+
+def pause(config: Config) -> int:
+    return ask(writable_job(config)[0], Request(0, RequestKind.PAUSE), "the snapshot waits, the log does not")
+
+
+def resume(config: Config) -> int:
+    return ask(writable_job(config)[0], Request(0, RequestKind.RESUME), "the snapshot continues")
+
+
+def stop(config: Config) -> int:
+    """Stop the running driver at a SyncCheckpoint; refused where none runs, because the next one would stop at once."""
+    store, _ = writable_job(config)
+    if store.current_lease() is None:
+        raise StateError(f"nobody drives job {config.job} now, so there is nothing to stop")
+    return ask(store, Request(0, RequestKind.STOP), "everything captured is applied first")
+
+
+def drop(config: Config, *, say: Callable[[str], None] = print) -> int:
+    """Remove a job's state and buffer after naming what goes. The target is never touched."""
+    store, loaded = writable_job(config)
+    buffer = buffer_path(config)
+    say(f"removing the state of job {config.job} in {store.folder}")
+    say(f"removing its buffer in {buffer}")
+    say(f"the target {loaded.record.sink} stays as it is")
+    store.drop(owner())
+    # A migration that was killed may have left the job's older state behind; alone, it would count again.
+    older = state_store(config)
+    if older.exists():
+        older.drop(owner())
+    Storage.of(buffer, reveal(config.storage.options)).remove()
+    return 0
+
+
+def wait(config: Config, *, timeout: timedelta | None, pause_seconds: float = 1.0) -> int:
+    """Return 0 once the job is live; raise if it failed or stopped before, or the time is over.
+
+    A job that was only just started does not exist until its plan is made, so it is waited for as well; but not for
+    ever: without a timeout a mistyped name must not hang.
+    """
+    ends = None if timeout is None else time.monotonic() + timeout.total_seconds()
+    while ends is not None and time.monotonic() < ends:
+        report = find_report(config)
+        if report is not None and _is_live(config, report):
+            return 0
+        time.sleep(pause_seconds)
+    while not _is_live(config, report := read_report(config)):
+        if ends is not None:
+            raise StateError(f"job {config.job} is not live yet: {report.phase}, {report.percent:.2f} %")
+        time.sleep(pause_seconds)
+    return 0
+
+
+def _is_live(config: Config, report: Report) -> bool:
+    """Whether there is nothing left to wait for; raises if that will not come. A stop drains the merge, so vnodes that
+    are all live then are live at one offset. The percentage does not tell: it stays at 100 while a live job is read
+    again."""
+    stopped_live = report.phase is JobPhase.STOPPED and set(report.phases) == {Phase.LIVE}
+    if report.phase in (JobPhase.FAILED, JobPhase.STOPPED) and not stopped_live:
+        raise StateError(f"job {config.job} is {report.phase} at {report.percent:.2f} %")
+    return stopped_live or report.phase is JobPhase.LIVE
+
+
+def writable_job(config: Config) -> tuple[StateStore, Loaded]:
+    """The job that is asked for something; raises if it does not exist, or if this account cannot write a request."""
+    found = stored_job(config)
+    check_state_writable(config)
+    return found
+
+
+def _warn_of_slots(config: Config, workers: int) -> None:
+    """More workers than the running session has room for are not an error: they take turns.
+
+    The operator should know.
+    """
+    slots = read_report(config).observed.task_slots
+    needed = slots_needed(config, workers)
+    if slots is not None and slots < needed:
+        print(
+            f"warning: {workers} workers, {config.limits.log_readers} log readers and the merge need {needed} task slots at the same "
+            f"time; the running session has {slots}, so they wait in turn and epochs become longer",
+            file=sys.stderr,
+        )
+
+
+def ask(store: StateStore, request: Request, what: str) -> int:
+    number = store.append_request(request, owner(), socket.gethostname())
+    when = "at the next barrier" if store.current_lease() else "when the job is run again"
+    print(f"request {number}: {request.kind} ({what}), {when}")
+    return 0
+
+
+def _assignment(bitmaps: Sequence[str], vnode_count: int) -> tuple[VnodeBitmap, ...]:
+    found: dict[int, VnodeBitmap] = {}
+    for text in bitmaps:
+        worker, sign, vnodes = text.partition("=")
+        if not sign or not worker.isdecimal() or len(worker) > _MOST_DIGITS or int(worker) in found:
+            raise BitmapError(f"--bitmap {text}: expected WORKER=VNODES, each worker once", hint="For example: 0=0-127")
+        found[int(worker)] = VnodeBitmap.parse(vnodes, vnode_count)
+    if sorted(found) != list(range(len(found))):
+        raise BitmapError(f"--bitmap: workers are {sorted(found)}, expected 0 to {len(found) - 1}")
+    assignment = tuple(found[worker] for worker in range(len(found)))
+    check_assignment(assignment, vnode_count)
+    return assignment

@@ -1,0 +1,199 @@
+"""Runs a job: opens it while the JVM starts, runs it to its end, and reports how it ended."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+from progress.state.backfill_state import Request, RequestKind
+from vnode_backfill.commands.stored_job import with_room_for_workers
+from vnode_backfill.config.job import Config, Executor
+from vnode_backfill.job.open.locations import owner, state_store
+from vnode_backfill.job.sink.configured import configured_sink
+from vnode_backfill.words.errors import BackfillError, ConfigError
+from vnode_backfill.words.finding import Level
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from progress.state.backfill_state import Failure
+    from progress.store.store import StateStore
+    from vnode_backfill.job.open.handoff import StoredHandoff
+    from vnode_backfill.job.open.opened import Opened
+    from vnode_backfill.job.run.loop import Until
+    from vnode_backfill.job.run.watch import Watch
+    from vnode_backfill.spark.session import StartingSession
+
+
+def run(
+    config: Config,
+    *,
+    until: str,
+    master: str | None,
+    asked_vnodes: int | None,
+    asked_workers: int | None,
+    face: str,
+    verbose: bool = False,
+) -> int:
+    """Create the job or take it up, and run it. The reason of a failure is on stderr and in the state.
+
+    A job that only copies ends by itself, whatever `until` says; run again, it says where it ended and does nothing.
+    """
+    from vnode_backfill.job.open import handoff
+    from vnode_backfill.job.open.writable import check_writable
+    from vnode_backfill.spark.session import session_starting
+
+    if (ended := handoff.read_handoff(config, config.job)) is not None:
+        return _hand_over(config, ended)
+    _refuse_several(config, vnodes=asked_vnodes, workers=asked_workers)
+    check_writable(config)
+    sized = with_room_for_workers(config)
+    daemon = configured_sink(config).daemon_module
+    with session_starting(sized, master, quiet=not verbose, daemon_module=daemon) as session:
+        # Only now, because it takes a second in which the JVM starts already.
+        from vnode_backfill.job.open.open import open_configured
+        from vnode_backfill.job.open.source import load_kernels
+        from vnode_backfill.job.run.loop import Until
+        from vnode_backfill.job.run.watch import Faces, Watch
+
+        load_kernels()
+        with closing(Faces.open(config)) as faces:
+            opened = _open_patiently(
+                config,
+                lambda: open_configured(
+                    config, asked_vnodes=asked_vnodes, say=_say,
+                    before_writing=session.required,
+                ),
+            )  # fmt: skip
+            _say(*handoff.starting_lines(opened.start))
+            _ask_for_workers(opened, asked_workers)
+            try:
+                say_once(config, opened)
+                _say_of_slots(sized, awaited_session(session, config, opened.store))
+                watched = partial(Watch, config, opened, face, faces=faces)
+                failure = _run_opened(config, session, opened, Until(until), watched)
+            finally:
+                opened.store.release()
+    if failure is not None:
+        print(f"vnode-backfill: {_as_error(failure)}", file=sys.stderr)
+        return 1
+    ended = handoff.read_handoff(config, config.job) if opened.start.bounded else None
+    return 0 if ended is None else _hand_over(config, ended)
+
+
+def _as_error(failure: Failure) -> BackfillError:
+    return BackfillError(failure.message, detail=failure.detail, hint=failure.hint)
+
+
+def _open_patiently(config: Config, open_job: Callable[[], Opened]) -> Opened:
+    """A job that exists waits for its source and target as a running one does.
+
+    A new one reports at once what is missing.
+    """
+    attempt, limits = 0, config.limits
+    while True:
+        try:
+            return open_job()
+        except BackfillError as error:
+            attempt += 1
+            if not error.retryable or attempt > limits.retries or not state_store(config).exists():
+                raise
+            _say(f"{error.message}; attempt {attempt} of {limits.retries + 1} failed")
+            time.sleep(limits.pause(attempt))
+
+
+def awaited_session(session: StartingSession, config: Config, store: StateStore) -> SparkSession:
+    """The session once it is up.
+
+    Until then nobody else renews the lease, and a cluster may take longer than that lasts.
+    """
+    while True:
+        try:
+            return session.result(timeout=config.state.lease.total_seconds() / 3)
+        except TimeoutError:
+            if session.done():
+                raise
+            store.renew()
+
+
+def _run_opened(
+    config: Config, session: StartingSession, opened: Opened, until: Until, open_watch: Callable[[], Watch]
+) -> Failure | None:
+    """Run a job that is this driver's, to its end; the failure is what stopped it, if anything did."""
+    from consume_upstream.throttle import SourceThrottle
+    from vnode_backfill.job.open.open import job_of
+    from vnode_backfill.job.open.sink import change_buffer, open_sink
+    from vnode_backfill.job.run.loop import Until
+    from vnode_backfill.job.run.services import Services
+
+    watch = open_watch()
+    services = Services(
+        config, session.result(), opened.table, open_sink(config, opened.record, opened.store, opened.table),
+        change_buffer(config, opened.record, opened.store), opened.store,
+        SourceThrottle(config.limits.throttle), watch.metrics, session.watch,
+    )  # fmt: skip
+    job = job_of(services, opened, watch)
+    session.watch.excused = lambda: job.is_stopping
+    _, failure = job.run(Until.LIVE if opened.start.bounded else until)
+    description = configured_sink(config)
+    if job.leaves_tasks and not description.fences_drivers:
+        # They look at the lease. The next driver waits until it has run out.
+        opened.store.leave_lease()
+    services.sink.close()
+    _say(*description.last_words(services.sink))
+    return failure
+
+
+def _refuse_several(config: Config, **asked: int | None) -> None:
+    """The single executor is one reader of one vnode."""
+    for name, number in asked.items():
+        if config.executor is Executor.SINGLE and number not in (None, 1):
+            raise ConfigError(
+                f"--{name} {number}: executor: single walks the table with one reader, as one vnode",
+                hint=f"Leave --{name} out, or set `executor: parallel`.",
+            )
+
+
+def _hand_over(config: Config, ended: StoredHandoff) -> int:
+    from vnode_backfill.job.open import handoff
+
+    _say(*handoff.end_lines(config, ended, handoff.write_handoff(config, ended)))
+    return 0
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(f"vnode-backfill: {line}", file=sys.stderr)
+
+
+def say_once(config: Config, opened: Opened) -> None:
+    """What an earlier release may have done to the job's target; it counts as said once it was printed."""
+    from vnode_backfill.job.open import notices
+
+    record = opened.record
+    if not notices.is_settled(config, record.name, record.id):
+        lines = notices.lines(opened.table, record.definition)
+        if lines is not None:
+            _say(*lines)
+            notices.settle(config, record.name, record.id)
+
+
+def _say_of_slots(config: Config, session: SparkSession) -> None:
+    """Warn of a session with fewer task slots than the job needs: only a session knows how many it has."""
+    from vnode_backfill.spark.slots import check_slots, session_slots
+
+    found = check_slots(config, session_slots(session.sparkContext))
+    if found.level is Level.WARNING:
+        _say(f"warning: {found.fact}", f"hint: {found.fix}")
+
+
+def _ask_for_workers(opened: Opened, asked: int | None) -> None:
+    """A number of workers given on the command line rescales a job that has another."""
+    if asked is not None and asked != len(opened.state.assignment):
+        request = Request(0, RequestKind.RESCALE, workers=asked)
+        opened.store.append_request(request, owner(), socket.gethostname())

@@ -1,0 +1,64 @@
+"""Shows how far a job is: from its state tables, whether a driver runs or not, and from what a running driver notes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from progress.state.report import Observed, Report, Subject, report_of
+from progress.store.lease import Lease
+from progress.store.observed import ObservedFile
+from vnode_backfill.config.job import Config
+from vnode_backfill.config.values import reveal
+from vnode_backfill.job.open.locations import state_folder, state_store
+from vnode_backfill.job.open.writable import check_state_readable
+from vnode_backfill.words.errors import StateError
+
+
+def status(config: Config, *, as_json: bool, per_vnode: bool, watch: bool) -> int:
+    """The report from the state tables alone; works whether a driver runs or not."""
+    from progress.faces.terminal import open_view, status_text
+
+    if watch:
+        view = open_view("json-lines" if as_json else "terminal")
+        try:
+            while True:
+                view.show(read_report(config))
+                time.sleep(1.0)
+        except KeyboardInterrupt:
+            view.close()
+            return 0
+    report = read_report(config)
+    print(report.to_json(per_vnode=per_vnode) if as_json else status_text(report, per_vnode=per_vnode))
+    return 0
+
+
+def read_report(config: Config) -> Report:
+    """The newest report; raises if there is no such job."""
+    report = find_report(config)
+    if report is None:
+        check_state_readable(config)
+        raise StateError(
+            f"there is no job {config.job} in {config.state.path}",
+            hint="Start it with `vnode-backfill run --config …`, or check job and state.path.",
+        )
+    return report
+
+
+def find_report(config: Config) -> Report | None:
+    """The newest report; None if there is no such job."""
+    found = state_store(config).status_snapshot()
+    if found is None:
+        return None
+    record, lease = found.record, found.lease
+    subject = Subject(record.name, f"{record.database}.{record.table}", record.sink)
+    observed = replace(_observed(config, lease), asked=found.asked)
+    return report_of(subject, found.estimates, found.state, observed, at_least=found.percent)
+
+
+def _observed(config: Config, lease: Lease | None) -> Observed:
+    if lease is None:
+        return Observed()
+    file = ObservedFile(state_folder(config), reveal(config.storage.options), lease.generation)
+    driver = f"{lease.owner} on {lease.process.host}, process {lease.process.pid}"
+    return replace(file.read() or Observed(), driver=driver)

@@ -1,0 +1,26 @@
+"""Finds the job that a command is about, in its stored state."""
+
+from __future__ import annotations
+
+from progress.store.store import Loaded, StateStore
+from vnode_backfill.config.job import Config
+from vnode_backfill.job.open.locations import state_store
+from vnode_backfill.job.open.writable import check_state_readable
+from vnode_backfill.words.errors import StateError
+
+
+def stored_job(config: Config) -> tuple[StateStore, Loaded]:
+    """The job's store and what it holds; raises if there is no such job, or if this account may not look."""
+    store = state_store(config)
+    loaded = store.load()
+    if loaded is None:
+        check_state_readable(config)
+        raise StateError(f"there is no job {config.job} in {config.state.path}", hint="Check job and state.path.")
+    return store, loaded
+
+
+def with_room_for_workers(config: Config) -> Config:
+    """The configuration by which a session is sized: a job that was rescaled has more workers than its file says."""
+    found = state_store(config).status_snapshot()
+    workers = len(found.state.assignment) if found else 0
+    return config.model_copy(update={"workers": max(config.workers, workers)})

@@ -1,0 +1,73 @@
+"""Compares source and target, whether the job runs or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from vnode_backfill.commands.stored_job import stored_job
+from vnode_backfill.config.job import Config
+from vnode_backfill.job.open.locations import state_store
+from vnode_backfill.job.sink.configured import configured_sink
+from vnode_backfill.job.sink.description import Comparing
+from vnode_backfill.words.errors import ConfigError, StateError
+
+if TYPE_CHECKING:
+    from consume_upstream.upstream_table import UpstreamTable
+    from progress.state.backfill_state import BackfillState
+    from vnode_backfill.spark.session import StartingSession
+    from vnode_backfill.verify.pace import SourcePace
+    from vnode_backfill.verify.table import JobProgress
+
+
+def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool = False) -> int:
+    """Compare source and target; exit code 1 if they differ."""
+    _, loaded = stored_job(config)
+    if config.limits.rows_per_second == 0:
+        raise ConfigError(
+            "limits.rows_per_second is 0: verify may read nothing from the source",
+            hint="Set how many rows a second it may read, or leave the key out.",
+        )
+    verdict = configured_sink(config).verify(
+        Comparing(
+            loaded,
+            session=partial(_session, config, master, quiet=not verbose),
+            source=partial(_source, config, loaded.state),
+            progress=partial(_progress, config),
+        )
+    )
+    print(verdict.json if as_json else verdict.text)
+    return 0 if verdict.equal else 1
+
+
+def _session(config: Config, master: str | None, *, quiet: bool) -> AbstractContextManager[StartingSession]:
+    from vnode_backfill.spark.session import session_starting
+
+    return session_starting(config, master, quiet=quiet, daemon_module=configured_sink(config).daemon_module)
+
+
+@contextmanager
+def _source(config: Config, state: BackfillState) -> Iterator[tuple[UpstreamTable, SourcePace]]:
+    """The source, and how fast it may be read: as a job is allowed to copy."""
+    from consume_upstream.throttle import SourceThrottle
+    from vnode_backfill.job.open.source import table_of
+    from vnode_backfill.verify.pace import SourcePace
+
+    table, limits = table_of(config, state), config.limits
+    throttle, source = SourceThrottle(limits.throttle), table.questions()
+    busy = (lambda: found.sentence if (found := throttle.reason(source)) else "") if throttle.has_checks else None
+    try:
+        yield table, SourcePace(limits.rows_per_second, busy, limits.throttle.every.total_seconds())
+    finally:
+        source.close()
+
+
+def _progress(config: Config) -> JobProgress:
+    from vnode_backfill.verify.table import JobProgress
+
+    found = state_store(config).status_snapshot()
+    if found is None:
+        raise StateError(f"job {config.job} vanished from {config.state.path}")
+    return JobProgress(found.state.lowest_applied, running=found.lease is not None)

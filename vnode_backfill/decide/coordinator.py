@@ -1,0 +1,434 @@
+"""Decides who does what next: the epoch protocol as a pure function of what happened.
+
+`decide(state, event) -> (state, actions)`. Events are what happened, actions are orders; the performer reports back by
+events. No clock, no socket, no Spark: the whole protocol can be run in a test, with a crash at every action.
+
+    STARTING ──Started──► WORKING (the committed intent, again)        … or SAMPLING where there is none
+    WORKING  ──RangesRead, ChangesBuffered, EpochMerged──►
+               receipts are committed after the merge (one committer per table): ReceiptsCommitted
+             ──all collected──► EXTENDING (only for a re-snapshot beyond the plan) ──PlanExtended──► SAMPLING
+    SAMPLING ──Sampled──► COMMITTING (this epoch's end and the next one's intent, in one commit)
+                      └─► IDLE where nothing changed and nothing is to be done: a Barrier, nothing is written
+    COMMITTING ──StateCommitted──► WORKING (next epoch) | IDLE | STOPPED
+    IDLE     ──Sampled, RequestArrived──► as SAMPLING
+    any      ──ActorFailed──► RETRYING ──EpochRestarted──► the same stage again, from its beginning
+             ──definite, or too often──► FAILING ──StateCommitted──► STOPPED
+             ──definite, during a commit──► RETRYING ──► that commit again ──StateCommitted──► FAILING
+
+A request waits for the end of the epoch, with one exception: an epoch that begins, or begins again, reads as the newest
+requests want it (`_reads`). So a request can always undo one that makes reads fail: a limit, too many workers, a
+re-snapshot.
+
+Why a repeat is harmless: the intent was committed before its first effect, it holds every sample it needs, and each
+effect is keyed by its epoch. A repeat may read less, or at another speed; so does a lane whose time is over. Why
+nothing is lost: an epoch's offsets become durable in the commit that follows all its effects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from progress.state.backfill_state import (
+    BackfillState,
+    Failure,
+    Intent,
+    Request,
+    RequestKind,
+    check_laws,
+)
+from progress.state.barriers import CdcTableBackfillProgress, CreateMviewProgress
+from progress.state.report import NOTHING_IN_HAND, InHand
+from vnode_backfill.decide.end_of_epoch import NOTHING_COLLECTED, Collected, after_epoch
+from vnode_backfill.decide.honour_requests import controlled, honour, set_ranges_back
+from vnode_backfill.decide.next_epoch import Sample, merge_bound, merging_vnodes, next_intent, start_reading
+from vnode_backfill.decide.protocol import (
+    Action,
+    ActorFailed,
+    BufferChanges,
+    ChangesBuffered,
+    CommitEpoch,
+    CommitReceipts,
+    EpochMerged,
+    EpochRestarted,
+    Event,
+    ExtendPlan,
+    InjectBarrier,
+    MergeEpoch,
+    PlanExtended,
+    RangesRead,
+    ReadRanges,
+    ReceiptsCommitted,
+    RequestArrived,
+    RestartEpoch,
+    Sampled,
+    SampleSource,
+    Started,
+    StateCommitted,
+    Stop,
+    TrimBuffer,
+)
+from vnode_backfill.words.epoch import Actor, Barrier, BarrierKind, Epoch
+from vnode_backfill.words.errors import BackfillError, LawBrokenError
+from vnode_backfill.words.key import VnodeId
+from vnode_backfill.words.key_range import SplitPlan
+
+
+class Stage(StrEnum):
+    STARTING = "starting"
+    WORKING = "working"
+    EXTENDING = "extending"
+    SAMPLING = "sampling"
+    COMMITTING = "committing"
+    IDLE = "idle"
+    RETRYING = "retrying"
+    FAILING = "failing"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """What the protocol knows between two events. `saved` is what is committed; `pending` what is being committed.
+
+    `in_hand` is how far the actors say they are; it is shown, and nothing is decided by it.
+    """
+
+    saved: BackfillState
+    plan: SplitPlan
+    attempts_allowed: int = 5
+    stage: Stage = Stage.STARTING
+    attempt: int = 0
+    collected: Collected = NOTHING_COLLECTED
+    in_hand: InHand = NOTHING_IN_HAND
+    pending: BackfillState | None = None
+    pending_plan: SplitPlan | None = None
+    requests: tuple[Request, ...] = ()
+    stopping: bool = False
+    retrying: Stage | None = None
+    asked: int = 0
+    last_error: BackfillError | None = field(default=None, compare=False)
+    ending: Failure | None = None
+    """Why the job ends as soon as the commit in progress has ended."""
+
+    @property
+    def intent(self) -> Intent:
+        if self.saved.intent is None:
+            raise LawBrokenError(f"stage {self.stage} without an intent after epoch {self.saved.epoch}")
+        return self.saved.intent
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the job ends with a reason that is known already."""
+        return self.stage is Stage.FAILING or self.ending is not None
+
+    @property
+    def barrier(self) -> Barrier:
+        return Barrier(self.intent.epoch, self.intent.kind, self.attempt)
+
+    @property
+    def current_plan(self) -> SplitPlan:
+        return self.plan.at(self.saved.plan_generation)
+
+
+Decision = tuple[Coordinator, tuple[Action, ...]]
+
+
+def decide(state: Coordinator, event: Event) -> Decision:
+    """The one step of the protocol. An event that the stage cannot receive raises, and nothing is ordered.
+
+    Late events do not count: those of an earlier attempt, answers to an earlier question, and all that come after the
+    end.
+    """
+    if getattr(event, "attempt", state.attempt) != state.attempt or state.stage is Stage.STOPPED:
+        return state, ()
+    match event:
+        case Sampled(ticket=ticket) if ticket < state.asked:
+            return state, ()
+        case Started() | PlanExtended() | Sampled() if state.stage in (Stage.RETRYING, Stage.FAILING):
+            # Something failed while it was under way: a lease or a JVM lost before the start, a trim beside a question.
+            return state, ()
+        case Started() if state.stage is Stage.STARTING:
+            return _start(state)
+        case RangesRead() | ChangesBuffered() | EpochMerged() | ReceiptsCommitted() if _is_of_epoch(state, event.epoch):
+            return _collect(state, event)
+        case PlanExtended(plan=plan) if state.stage is Stage.EXTENDING:
+            return _sample(replace(state, stage=Stage.SAMPLING, pending_plan=plan))
+        case Sampled(sample=sample, ticket=state.asked) if state.stage in (Stage.SAMPLING, Stage.IDLE):
+            return _prepare_commit(state, sample)
+        case StateCommitted(revision=revision) if state.pending and state.pending.revision == revision:
+            return _committed(state, state.pending)
+        case RequestArrived(request=request):
+            return _request(state, request)
+        case ActorFailed(error=error):
+            return _failed(state, error)
+        case EpochRestarted() if state.stage is Stage.RETRYING:
+            return _resume(state)
+        case CreateMviewProgress() | CdcTableBackfillProgress():
+            # Progress is only shown, and may come late: it is sent by datagrams.
+            return (_progressed(state, event), ()) if _is_of_epoch(state, event.epoch) else (state, ())
+        case _:
+            raise LawBrokenError(f"stage {state.stage} cannot receive {type(event).__name__}", detail=repr(event)[:500])
+
+
+def _is_of_epoch(state: Coordinator, epoch: Epoch) -> bool:
+    return state.stage is Stage.WORKING and epoch == state.intent.epoch
+
+
+def _start(state: Coordinator) -> Decision:
+    initial = InjectBarrier(Barrier(state.saved.epoch, BarrierKind.INITIAL))
+    if state.saved.intent is None:
+        state, actions = _sample(replace(state, stage=Stage.IDLE))
+    else:
+        state, actions = _work(state)
+    return state, (initial, *actions)
+
+
+def _sample(state: Coordinator, *, idle: bool = False) -> Decision:
+    """Ask the source; an answer to an earlier question no longer counts."""
+    state = replace(state, asked=state.asked + 1)
+    return state, (SampleSource(idle, state.asked),)
+
+
+def _work(state: Coordinator) -> Decision:
+    """Begin, or begin again, the epoch of the committed intent."""
+    state = replace(state, stage=Stage.WORKING, collected=NOTHING_COLLECTED, in_hand=NOTHING_IN_HAND)
+    intent, barrier = state.intent, state.barrier
+    actions: list[Action] = [InjectBarrier(barrier), _reads(state), BufferChanges(barrier, state.saved.written, intent)]
+    if intent.kind is not BarrierKind.SYNC_CHECKPOINT:
+        actions.append(_merge(state))
+    return state, tuple(actions)
+
+
+def _reads(state: Coordinator) -> ReadRanges:
+    """The intent's ranges, under the newest limit; none where a request waits that a read would only hold up."""
+    intent, controls = state.intent, state.saved.controls
+    for request in state.requests:
+        controls = controlled(controls, request)
+    ends_reading = any(request.kind in (RequestKind.STOP, RequestKind.RESCALE) for request in state.requests)
+    lanes = intent.ranges if controls.reading and not ends_reading else tuple(() for _ in intent.ranges)
+    return ReadRanges(state.barrier, lanes, _replaced(state, intent.ordinals), controls.rows_per_second)
+
+
+def _merge(state: Coordinator) -> MergeEpoch:
+    return MergeEpoch(state.barrier, merging_vnodes(state.saved, state.intent), merge_bound(state.saved, state.intent))
+
+
+def _replaced(state: Coordinator, ordinals: frozenset[int]) -> frozenset[int]:
+    return ordinals & frozenset(o for v in state.saved.vnodes for o in v.replaces)
+
+
+def _collect(state: Coordinator, event: RangesRead | ChangesBuffered | EpochMerged | ReceiptsCommitted) -> Decision:
+    before = state.collected
+    actions: list[Action] = []
+    match event:
+        case RangesRead():
+            _check_receipts(state, event)
+            collected = replace(before, read=event)
+        case ChangesBuffered():
+            collected = replace(before, buffered=event)
+            if state.intent.kind is BarrierKind.SYNC_CHECKPOINT:
+                actions.append(_merge(state))
+        case EpochMerged():
+            collected = replace(before, merged=event)
+        case ReceiptsCommitted():
+            _check_receipts(state, event)
+            collected = replace(before, receipts=event.receipts)
+    state = replace(state, collected=collected)
+    if collected.read and collected.merged and not (before.read and before.merged):
+        receipts = collected.read.receipts
+        actions.append(
+            CommitReceipts(state.barrier, receipts, _replaced(state, frozenset(r.ordinal for r in receipts)))
+        )
+    if collected.receipts is not None and collected.buffered:
+        state, more = _all_collected(state)
+        actions.extend(more)
+    return state, tuple(actions)
+
+
+def _progressed(state: Coordinator, event: CreateMviewProgress | CdcTableBackfillProgress) -> Coordinator:
+    saved, seen = state.saved, state.in_hand
+    match event:
+        case CdcTableBackfillProgress(rows=rows, ranges_done=ranges):
+            seen = replace(seen, rows=max(0, rows - saved.rows), ranges=max(0, ranges - saved.ranges))
+        case CreateMviewProgress(actor=Actor.MERGE, rows=rows):
+            seen = replace(seen, merged=rows)
+        case CreateMviewProgress(rows=rows):
+            seen = replace(seen, captured=rows)
+    return replace(state, in_hand=seen)
+
+
+def _check_receipts(state: Coordinator, event: RangesRead | ReceiptsCommitted) -> None:
+    """Law 4: each range once, and only ranges of the intent."""
+    ordinals = [receipt.ordinal for receipt in event.receipts]
+    if len(ordinals) != len(set(ordinals)) or not set(ordinals) <= state.intent.ordinals:
+        raise LawBrokenError(
+            f"epoch {event.epoch}: ranges {sorted(ordinals)} were read, planned were {sorted(state.intent.ordinals)}"
+        )
+
+
+def _all_collected(state: Coordinator) -> Decision:
+    """Every read has ended; only now may the next written offset be sampled."""
+    if any(request.extend for request in state.requests) and not _is_stopping(state):
+        return replace(state, stage=Stage.EXTENDING), (ExtendPlan(state.saved.plan_generation),)
+    return _sample(replace(state, stage=Stage.SAMPLING))
+
+
+def _prepare_commit(state: Coordinator, sample: Sample) -> Decision:
+    finished = state.stage is Stage.SAMPLING
+    after = after_epoch(state.saved, state.intent, state.current_plan, state.collected) if finished else state.saved
+    plan, set_back = state.current_plan, frozenset[VnodeId]()
+    stopping = state.stopping
+    drained = finished and state.intent.kind is BarrierKind.SYNC_CHECKPOINT
+    last = drained and state.stopping
+    honoured = _honoured(state, last=last, drained=drained)
+    if state.pending_plan is not None:
+        plan = state.pending_plan
+        after, set_back = _extended(after, plan)
+    for request in honoured:
+        after, back = honour(after, plan, request)
+        set_back |= back
+        stopping = stopping or request.kind is RequestKind.STOP
+    waiting = tuple(request for request in state.requests if request not in honoured)
+    drain = stopping or any(request.kind is RequestKind.RESCALE for request in waiting)
+    intent = None if last else _intent(after, plan, sample, drain=drain, waiting=bool(waiting))
+    if not finished and intent is None and not honoured:
+        # The source has answered: attempts count in a row, and an idle job has no commit that would end the row.
+        state, actions = _sample(replace(state, attempt=0, last_error=None), idle=True)
+        return state, (InjectBarrier(Barrier(after.epoch, BarrierKind.BARRIER)), *actions)
+    after = replace(
+        start_reading(after, intent, plan), intent=intent, revision=state.saved.revision + 1, failure=None, stopped=last
+    )
+    check_laws(state.saved, after, plan, set_back)
+    state = replace(
+        state, stage=Stage.COMMITTING, pending=after, pending_plan=plan, requests=waiting, stopping=stopping
+    )
+    return state, (CommitEpoch(after),)
+
+
+def _is_stopping(state: Coordinator) -> bool:
+    return state.stopping or any(request.kind is RequestKind.STOP for request in state.requests)
+
+
+def _honoured(state: Coordinator, *, last: bool, drained: bool) -> tuple[Request, ...]:
+    """The requests this commit carries out; the others wait, and a next driver finds them again.
+
+    Bitmaps change only with the commit that ends a SyncCheckpoint: commit, barrier, bitmaps. A stop leaves what would
+    set vnodes back to the next driver: a job that is asked to stop when live is live when it has stopped.
+    """
+    stopping = _is_stopping(state)
+
+    def now(request: Request) -> bool:
+        match request.kind:
+            case RequestKind.STOP:
+                return True
+            case RequestKind.RESCALE:
+                return drained
+            case RequestKind.RESNAPSHOT:
+                return not last and not stopping and (not request.extend or state.pending_plan is not None)
+            case _:
+                return not last
+
+    return tuple(filter(now, state.requests))
+
+
+def _intent(after: BackfillState, plan: SplitPlan, sample: Sample, *, drain: bool, waiting: bool) -> Intent | None:
+    """A plan extension can only follow an epoch; one that waits while the job is idle makes an empty epoch."""
+    intent = next_intent(after, plan, sample, drain=drain)
+    if intent is None and waiting:
+        lanes = tuple(() for _ in after.assignment)
+        intent = Intent(
+            Epoch(after.epoch + 1), BarrierKind.CHECKPOINT, sample.written, sample.visible, lanes, after.plan_generation
+        )
+    return intent
+
+
+def _extended(after: BackfillState, plan: SplitPlan) -> tuple[BackfillState, frozenset[VnodeId]]:
+    added = frozenset(planned.ordinal for planned in plan.ranges if planned.generation > after.plan_generation)
+    after = replace(after, plan_generation=plan.generation)
+    return set_ranges_back(after, plan, added)
+
+
+def _committed(state: Coordinator, saved: BackfillState) -> Decision:
+    if state.stage is Stage.RETRYING:
+        # Something else failed while it was committed: the commit is repeated, and reported again.
+        return state, ()
+    if state.stage is Stage.FAILING:
+        return replace(state, saved=saved, stage=Stage.STOPPED, pending=None), (Stop(saved.failure),)
+    plan = state.pending_plan or state.plan
+    if state.ending is not None and not saved.stopped:
+        return _fail(replace(state, saved=saved, plan=plan, pending_plan=None), state.ending)
+    state = replace(
+        state,
+        saved=saved,
+        plan=plan,
+        pending=None,
+        pending_plan=None,
+        collected=NOTHING_COLLECTED,
+        in_hand=NOTHING_IN_HAND,
+        attempt=0,
+        last_error=None,
+    )
+    trim = TrimBuffer(saved.lowest_applied)
+    if saved.intent is not None:
+        state, actions = _work(state)
+        return state, (trim, *actions)
+    if saved.stopped:
+        return replace(state, stage=Stage.STOPPED), (trim, Stop(None))
+    state, actions = _sample(replace(state, stage=Stage.IDLE), idle=True)
+    return state, (trim, *actions)
+
+
+def _request(state: Coordinator, request: Request) -> Decision:
+    known = {a.request for a in state.saved.acknowledged} | {r.id for r in state.requests}
+    if request.id in known:
+        return state, ()
+    state = replace(state, requests=(*state.requests, request))
+    return _sample(state) if state.stage is Stage.IDLE else (state, ())
+
+
+def _failed(state: Coordinator, error: BackfillError) -> Decision:
+    if state.stage is Stage.RETRYING and error.retryable:
+        # It is about to be tried again. What trying again cannot help counts all the same: a lost lease, a lost JVM.
+        return state, ()
+    if state.stage is Stage.FAILING or state.ending is not None:
+        # Not even the reason can be stored (a lost lease, a full disk): stop all the same.
+        stored = state.pending.failure if state.pending else None
+        return replace(state, stage=Stage.STOPPED), (Stop(state.ending or stored),)
+    attempt = state.attempt + 1
+    if error.retryable and attempt <= state.attempts_allowed:
+        state = replace(state, stage=Stage.RETRYING, retrying=state.stage, attempt=attempt, last_error=error)
+        return state, (RestartEpoch(attempt, error),)
+    failure = Failure(state.saved.epoch, error.message, error.detail, error.hint)
+    state = replace(state, last_error=error, attempt=attempt)
+    if Stage.COMMITTING not in (state.stage, state.retrying):
+        return _fail(state, failure)
+    # The commit in progress may have landed: a failure row of the same revision would pretend it had not.
+    if error.retryable:
+        return replace(state, stage=Stage.STOPPED), (Stop(failure),)
+    state = replace(state, stage=Stage.RETRYING, retrying=Stage.COMMITTING, ending=failure)
+    return state, (RestartEpoch(attempt, error),)
+
+
+def _fail(state: Coordinator, failure: Failure) -> Decision:
+    """Store why the job ends, in a revision of its own; the intent stays for the next driver."""
+    failed = replace(state.saved, revision=state.saved.revision + 1, failure=failure)
+    return replace(state, stage=Stage.FAILING, pending=failed, ending=None), (CommitEpoch(failed),)
+
+
+def _resume(state: Coordinator) -> Decision:
+    """The failed stage again, from its beginning."""
+    stage = state.retrying or state.stage
+    state = replace(state, stage=stage, retrying=None)
+    match stage:
+        case Stage.STARTING:
+            return _start(state)
+        case Stage.WORKING:
+            return _work(state)
+        case Stage.EXTENDING:
+            return _all_collected(state)
+        case Stage.COMMITTING if state.pending is not None:
+            return state, (CommitEpoch(state.pending),)
+        case Stage.SAMPLING | Stage.IDLE:
+            return _sample(state)
+        case _:
+            raise LawBrokenError(f"stage {stage} cannot begin again")

@@ -1,0 +1,81 @@
+"""Builds the state at the end of an epoch, from the state that holds its intent and what its actors have reported.
+
+Nothing counts before every actor was collected. What counts is what the sink holds (`ReceiptsCommitted`), not what was
+read. A vnode whose last range was read is in catch-up. One that was merged is live, up to the epoch's merge bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from consume_upstream.log.offset import CdcOffset
+from progress.state.backfill_state import BackfillState, Intent, Phase, VnodeState, forget_old_reads
+from vnode_backfill.decide.next_epoch import merge_bound, merging_vnodes
+from vnode_backfill.decide.protocol import ChangesBuffered, EpochMerged, RangeReceipt, RangesRead
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.errors import LawBrokenError
+from vnode_backfill.words.key_range import SplitPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What has been reported of the epoch in progress."""
+
+    read: RangesRead | None = None
+    buffered: ChangesBuffered | None = None
+    merged: EpochMerged | None = None
+    receipts: tuple[RangeReceipt, ...] | None = None
+
+
+NOTHING_COLLECTED = Collected()
+
+
+def after_epoch(saved: BackfillState, intent: Intent, plan: SplitPlan, collected: Collected) -> BackfillState:
+    """The state at the end of the intent's epoch. `saved` is the commit that holds the intent, `plan` the plan in
+    force."""
+    if collected.receipts is None or collected.buffered is None or collected.merged is None:
+        raise LawBrokenError(f"epoch {intent.epoch} would be committed before every actor was collected")
+    if collected.buffered.visible.position < saved.newest_visible.position:
+        raise LawBrokenError(
+            f"visibility would fall from {saved.newest_visible.position} to {collected.buffered.visible.position}"
+        )
+    merged = {v.vnode for v in merging_vnodes(saved, intent)}
+    read = {receipt.ordinal: receipt for receipt in collected.receipts}
+    bound = merge_bound(saved, intent)
+    vnodes = tuple(
+        _read(_merged(v, bound, intent.epoch) if v.vnode in merged else v, plan, read, intent.epoch)
+        for v in saved.vnodes
+    )
+    return forget_old_reads(
+        replace(
+            saved,
+            epoch=intent.epoch,
+            written=intent.written,
+            visible=(*saved.visible, (intent.epoch, collected.buffered.visible)),
+            missing=collected.buffered.missing,
+            changed=intent.written if collected.buffered.kept else saved.changed,
+            vnodes=vnodes,
+        )
+    )
+
+
+def _merged(vnode: VnodeState, bound: CdcOffset, epoch: Epoch) -> VnodeState:
+    return replace(vnode, phase=Phase.LIVE, applied=bound, epoch=epoch, floor=None)
+
+
+def _read(vnode: VnodeState, plan: SplitPlan, read: dict[int, RangeReceipt], epoch: Epoch) -> VnodeState:
+    planned = {r.ordinal for r in plan.of_vnode(vnode.vnode)}
+    mine = sorted(planned & read.keys())
+    if not mine:
+        return vnode
+    reads = (*vnode.reads, *((ordinal, epoch) for ordinal in mine))
+    done = len(reads) == len(planned)
+    return replace(
+        vnode,
+        reads=reads,
+        rows=vnode.rows + sum(read[ordinal].rows for ordinal in mine),
+        replaces=vnode.replaces - set(mine),
+        epoch=epoch,
+        complete=epoch if done else None,
+        phase=Phase.CATCH_UP if done else Phase.SNAPSHOT,
+    )

@@ -1,0 +1,138 @@
+"""Decides what the next epoch does: which ranges each worker reads, what is merged up to where, which vnodes go live.
+
+All of it is decided between two epochs, from the committed state and one sample of the source, and becomes part of the
+next commit. These bounds make it right:
+
+- The merge of epoch N ends at w[N-1], which the buffer holds completely. A vnode whose last range was read in epoch n
+  has its high watermark at w[n+1], which is sampled after every read of n has ended. So it merges first in epoch n+2.
+- A SyncCheckpoint merges after its own buffer commit, up to w[N], so a vnode read in epoch N-1 may take part. It reads
+  nothing.
+- A range that is read again must not show less than what is applied already, to any vnode: a plan extension may have
+  moved a key to another vnode. So the range waits until the visibility covers its vnode's `floor`, the highest applied
+  offset when the range was set back.
+- A repeated epoch never samples again. So nothing here depends on anything but its arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from consume_upstream.log.offset import CdcOffset, Visibility
+from progress.state.backfill_state import (
+    BackfillState,
+    Intent,
+    Phase,
+    VnodeState,
+)
+from vnode_backfill.words.bitmap import VnodeBitmap
+from vnode_backfill.words.epoch import BarrierKind, Epoch
+from vnode_backfill.words.key_range import PlannedRange, SplitPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The source's answer between two epochs; `rows_per_worker` is how much a worker can read in one epoch.
+
+    `hold` is set while the source is too busy for a snapshot; the log is captured all the same.
+    """
+
+    written: CdcOffset
+    visible: Visibility
+    rows_per_worker: int
+    hold: bool = False
+
+
+def merge_bound(state: BackfillState, intent: Intent) -> CdcOffset:
+    """The offset up to which the intent's epoch merges; `state` is the commit that holds the intent."""
+    return intent.written if intent.kind is BarrierKind.SYNC_CHECKPOINT else state.written
+
+
+def may_go_live(vnode: VnodeState, intent: Intent) -> bool:
+    """Whether a merge in the intent's epoch leaves the vnode live.
+
+    It does where the high watermark of the vnode's last read is at or below the merge bound: the buffer then holds the
+    vnode's whole window. A vnode that is live already may merge again for the same reason.
+    """
+    wait = 1 if intent.kind is BarrierKind.SYNC_CHECKPOINT else 2
+    return vnode.complete is not None and vnode.complete + wait <= intent.epoch
+
+
+def merging_vnodes(state: BackfillState, intent: Intent) -> tuple[VnodeState, ...]:
+    """The vnodes whose changes above `applied` the intent's epoch merges."""
+    bound = merge_bound(state, intent)
+    return tuple(v for v in state.vnodes if may_go_live(v, intent) and (v.applied < bound or v.phase is not Phase.LIVE))
+
+
+def next_intent(state: BackfillState, plan: SplitPlan, sample: Sample, *, drain: bool) -> Intent | None:
+    """The intent of the epoch after `state`, or None if there is nothing to do and the epoch may stay open.
+
+    `drain` makes it a SyncCheckpoint, for a stop or a rescale. It reads no range, so that the request is honoured soon.
+    """
+    epoch = Epoch(state.epoch + 1)
+    kind = BarrierKind.SYNC_CHECKPOINT if drain else BarrierKind.CHECKPOINT
+    reading = state.controls.reading and not drain and not sample.hold
+    lanes = tuple(
+        lane_ranges(state, plan, bitmap, sample.rows_per_worker) if reading else () for bitmap in state.assignment
+    )
+    intent = Intent(epoch, kind, sample.written, sample.visible, lanes, state.plan_generation)
+    return intent if drain or _has_work(state, intent) else None
+
+
+def lane_ranges(state: BackfillState, plan: SplitPlan, bitmap: VnodeBitmap, rows: int) -> tuple[int, ...]:
+    """The next unread ranges of a worker's vnodes, vnode by vnode, up to about `rows` rows; at least one if any is
+    left."""
+    chosen: list[int] = []
+    total = 0
+    for vnode in bitmap:
+        for planned in _readable(state, plan, state.vnodes[vnode]):
+            if chosen and total + planned.estimated_rows > rows:
+                return tuple(chosen)
+            chosen.append(planned.ordinal)
+            total += planned.estimated_rows
+    return tuple(chosen)
+
+
+def _readable(state: BackfillState, plan: SplitPlan, vnode: VnodeState) -> list[PlannedRange]:
+    """Unread ranges; those of a vnode that was set back only once every applied change is visible."""
+    if vnode.complete is not None:
+        return []
+    waits = vnode.floor is not None and state.newest_visible.position < vnode.floor
+    read = vnode.read_ordinals
+    return [
+        planned
+        for planned in plan.of_vnode(vnode.vnode)
+        if planned.ordinal not in read and not (waits and planned.ordinal in vnode.replaces)
+    ]
+
+
+def _has_work(state: BackfillState, intent: Intent) -> bool:
+    """Unread ranges that wait (paused, floor) are not work by themselves; a moved log, a read or a due merge is."""
+    if intent.ordinals or intent.written > state.written:
+        return True
+    waiting = any(v.complete is None and v.floor is not None for v in state.vnodes) and state.controls.reading
+    if waiting and intent.kind is BarrierKind.CHECKPOINT:
+        return True
+    due = [v for v in state.vnodes if v.complete is not None and v.phase is not Phase.LIVE]
+    uneven = len({v.applied for v in state.vnodes if v.phase is Phase.LIVE}) > 1
+    if due or uneven:
+        return True
+    bound = merge_bound(state, intent)
+    changed = state.changed
+    return changed is not None and any(
+        may_go_live(v, intent) and v.applied < bound and v.applied < changed for v in state.vnodes
+    )
+
+
+def start_reading(state: BackfillState, intent: Intent | None, plan: SplitPlan) -> BackfillState:
+    """Vnodes with a range in the intent leave `pending`."""
+    ordinals = intent.ordinals if intent else frozenset()
+    if not ordinals:
+        return state
+    begun = {planned.vnode for planned in plan.ranges if planned.ordinal in ordinals}
+    return replace(
+        state,
+        vnodes=tuple(
+            replace(v, phase=Phase.SNAPSHOT) if v.vnode in begun and v.phase is Phase.PENDING else v
+            for v in state.vnodes
+        ),
+    )

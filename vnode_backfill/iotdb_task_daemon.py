@@ -1,8 +1,0 @@
-"""`task_daemon` for jobs into IoTDB: the server's client and what tasks write points with are loaded before the first fork too."""
-
-from __future__ import annotations
-
-from vnode_backfill.task_daemon import main
-
-if __name__ == "__main__":
-    main("vnode_backfill.sinks.iotdb")

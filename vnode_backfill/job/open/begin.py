@@ -1,0 +1,124 @@
+"""Finds the point of the log where a new job begins.
+
+The first offset is taken *before* minimum, maximum and the plan. A row that is logged but not yet visible must come by
+the log, or it would be in neither log nor plan. Nothing is written here: a beginning that cannot be used is refused
+first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from consume_upstream.log.offset import CdcOffset
+from consume_upstream.log.source_log import SourceLog
+from consume_upstream.upstream_table import UpstreamTable
+from vnode_backfill.config.job import Config, StartupMode
+from vnode_backfill.decide.start_point import (
+    At,
+    AtGtids,
+    AtTime,
+    Earliest,
+    Latest,
+    Saved,
+    StartPlan,
+    plan_start,
+)
+from vnode_backfill.job.open.handoff import StoredHandoff, handoff_for
+from vnode_backfill.job.open.locations import state_store
+from vnode_backfill.job.open.target_ownership import check_target
+from vnode_backfill.words.columns import what_changed
+from vnode_backfill.words.errors import ConfigError, PlanRefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a job begins, or continues: `first` is the point of the log after which it reads.
+
+    `handoff` is that of the job whose target it takes over.
+    """
+
+    start: StartPlan
+    first: CdcOffset
+    oldest: CdcOffset
+    handoff: StoredHandoff | None = None
+
+
+def begin(config: Config, table: UpstreamTable) -> Beginning:
+    """Where a new job begins; a point that cannot be taken up is refused here, before anything is written."""
+    cdc = config.mysql.cdc
+    handoff = handoff_for(config, table.definition)
+    log = table.source_log(
+        with_time=cdc.startup_mode is StartupMode.TIMESTAMP, stored=handoff.offset if handoff else None
+    )
+    start = plan_start(cdc, log, handoff=handoff.point if handoff else None)
+    end = table.identified(log.newest)
+    first = _first_offset(config, table, start, log)
+    # A log that is reset after its identity was taken is noticed when it is read, so it is taken before the sample
+    # where it can be.
+    same = first.number == end.number and first >= end and not first.log
+    first = replace(first, log=end.log) if same else table.identified(first)
+    _check_unchanged(table)
+    if isinstance(start.from_, Earliest) and first != log.oldest:
+        passed = (
+            f"statements about the table before its first rows in the log are passed over: the job begins at {first}"
+        )
+        start = replace(start, notes=(*start.notes, passed))
+    check_target(config, table.definition, handoff, state_store(config).folder)
+    return Beginning(start, first, log.oldest, handoff)
+
+
+def _first_offset(config: Config, table: UpstreamTable, start: StartPlan, log: SourceLog) -> CdcOffset:
+    match start.from_:
+        case Latest():
+            return table.beginning()
+        case At(offset=offset):
+            _check_boundary(config, table, offset, log)
+            return offset
+        case Earliest():
+            return table.position_before_rows(log)
+        case Saved(offset=offset):
+            return offset
+        case AtGtids(gtids=gtids):
+            _check_gtids(config, table, gtids, log)
+            return table.position_after_gtids(gtids, log)
+        case AtTime(moment=moment):
+            return table.position_at_time(moment, log)
+        case _:
+            assert_never(start.from_)
+
+
+def _check_unchanged(table: UpstreamTable) -> None:
+    """Refuse a table that was changed before the first offset: that change is not in the log that the job reads."""
+    now = table.current_definition()
+    if now != table.definition:
+        raise PlanRefusedError(
+            f"{now.database}.{now.table} was changed while the job was created",
+            detail=what_changed(table.definition, now),
+            hint="Run it again.",
+        )
+
+
+def _check_boundary(config: Config, table: UpstreamTable, offset: CdcOffset, log: SourceLog) -> None:
+    fault = table.boundary_fault(offset, log)
+    if not fault:
+        return
+    specific = config.mysql.cdc.specific
+    if specific is not None and specific.from_job is not None:
+        raise ConfigError(
+            f"mysql.cdc.specific.from_job is {specific.from_job}; its handoff {offset} is not between two transactions",
+            detail=f"{fault} The log was reset since that job ended.",
+        )
+    raise ConfigError(f"mysql.cdc.specific.pos is {offset.pos}; must be between two transactions", detail=fault)
+
+
+def _check_gtids(config: Config, table: UpstreamTable, gtids: str, log: SourceLog) -> None:
+    unknown = table.unknown_gtids(gtids, log)
+    if unknown:
+        specific = config.mysql.cdc.specific
+        job = specific.from_job if specific is not None else None
+        what = f"gtid is {gtids}" if job is None else f"from_job is {job}, whose handoff is after {gtids}"
+        raise ConfigError(
+            f"mysql.cdc.specific.{what}; it holds transactions that the server does not have",
+            detail=f"The server's log does not hold {unknown}. The server has {log.newest.gtids}.",
+        )

@@ -1,0 +1,137 @@
+"""Creates a job: everything is checked before anything is written.
+
+The order is: preflight; the first offset (see `begin`) and then the plan; the empty sink and buffer; and last the
+state, whose existence is what makes the job exist. A crash before that leaves nothing that a second try would trip
+over.
+
+A job that only follows the log has a plan without ranges: every key is outside it, comes by the log alone, and every
+vnode is live at its first merge. Nothing is read from the table, so what is visible never matters to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from consume_upstream.log.offset import VisibleAt
+from consume_upstream.upstream_table import UpstreamTable
+from progress.state.backfill_state import FORGOTTEN, BackfillState, Controls, Phase, new_state
+from progress.state.walk_state import WHOLE_KEY, walk_plan
+from progress.store.job_rows import JobRecord
+from progress.store.store import StateStore
+from progress.store.walk_rows import VERSION
+from progress.store.walk_store import SingleStore
+from vnode_backfill.config.job import Config
+from vnode_backfill.job.open.begin import Beginning, begin
+from vnode_backfill.job.open.handoff import record_start
+from vnode_backfill.job.open.locations import owner
+from vnode_backfill.job.open.opened import Opened, acquire, held_lease, released_if_refused
+from vnode_backfill.job.open.sink import change_buffer, prepare_new
+from vnode_backfill.job.open.source import look_at_source, open_table
+from vnode_backfill.job.sink.configured import configured_sink
+from vnode_backfill.snapshot.plan_questions import first_plan
+from vnode_backfill.words.bitmap import split_evenly
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.finding import refuse
+from vnode_backfill.words.key_range import SplitPlan
+
+BeforeWriting: TypeAlias = Callable[[], object]
+
+
+def create_job(config: Config, store: StateStore, *, before_writing: BeforeWriting) -> Opened:
+    """A new job of the parallel executor, with its lease taken.
+
+    `before_writing` is called when the job could be created and nothing of it is written yet. What it raises refuses
+    the job.
+    """
+    planned = _planned(config)
+    before_writing()
+    acquire(config, store)
+    return released_if_refused(store, lambda: _create(config, store, planned))
+
+
+def create_walk(config: Config, store: SingleStore, *, before_writing: BeforeWriting) -> Opened:
+    """A new job of the single executor, with its lease taken; see `create_job`."""
+    refuse(look_at_source(config))
+    table = open_table(config)
+    table.check_walkable()
+    beginning = begin(config, table)
+    before_writing()
+    store.acquire_lease(owner(), config.state.lease)
+    return released_if_refused(store, lambda: _create_walk(config, store, table, beginning))
+
+
+def new_record(config: Config, table: UpstreamTable) -> JobRecord:
+    return JobRecord.new(
+        config.job, table.definition, vnode_count=config.vnodes, server=table.server,
+        sink=configured_sink(config).target, now=datetime.now(UTC),
+    )  # fmt: skip
+
+
+def no_ranges(config: Config, table: UpstreamTable) -> SplitPlan:
+    return SplitPlan(table.definition.key_parts, config.vnodes, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A job that could be created: nothing has been written yet."""
+
+    table: UpstreamTable
+    beginning: Beginning
+    plan: SplitPlan
+
+
+def _planned(config: Config) -> _Planned:
+    refuse(look_at_source(config))
+    table = open_table(config)
+    refuse(configured_sink(config).findings(table.definition), "the target cannot take the table")
+    beginning = begin(config, table)
+    plan = first_plan(table, config)[1] if beginning.start.snapshot else no_ranges(config, table)
+    return _Planned(table, beginning, plan)
+
+
+def _create(config: Config, store: StateStore, planned: _Planned) -> Opened:
+    table, plan, beginning = planned.table, planned.plan, planned.beginning
+    record = new_record(config, table)
+    prepare_new(config, record, store, table, beginning.handoff)
+    change_buffer(config, record, store).prepare()
+    record_start(config, record.id, beginning.first, beginning.handoff)
+    state = _first_state(config, plan, beginning)
+    store.create(record, plan, state, held_lease(store))
+    return Opened(record, state, plan, store, table, created=True, start=beginning.start)
+
+
+def _first_state(config: Config, plan: SplitPlan, beginning: Beginning) -> BackfillState:
+    state = new_state(VisibleAt(beginning.first), plan, split_evenly(config.vnodes, config.workers))
+    if not beginning.start.snapshot:
+        # The first offset may not be visible yet; visibility begins below every later sample, and nothing is read by
+        # it.
+        state = replace(state, visible=((Epoch(0), VisibleAt(beginning.oldest)),))
+    if config.limits.rows_per_second is not None:
+        state = replace(state, controls=Controls(rows_per_second=config.limits.rows_per_second))
+    return state
+
+
+def _create_walk(config: Config, store: SingleStore, table: UpstreamTable, beginning: Beginning) -> Opened:
+    record = replace(new_record(config, table), executor="single", vnode_count=1, format_version=VERSION)
+    prepare_new(config, record, store, table, beginning.handoff)
+    change_buffer(config, record, store).prepare()
+    record_start(config, record.id, beginning.first, beginning.handoff)
+    plan = walk_plan(table.definition.key, table.estimated_size().rows)
+    state = _first_walk_state(config, plan, beginning)
+    store.create(record, plan, state, held_lease(store))
+    return Opened(record, state, plan, store, table, created=True, start=beginning.start)
+
+
+def _first_walk_state(config: Config, plan: SplitPlan, beginning: Beginning) -> BackfillState:
+    state = new_state(VisibleAt(beginning.first), plan, split_evenly(1, 1))
+    if not beginning.start.snapshot:
+        # Nothing is walked: the range counts as read, and every row comes by the log.
+        (vnode,) = state.vnodes
+        ended = replace(vnode, phase=Phase.CATCH_UP, reads=((WHOLE_KEY, FORGOTTEN),), complete=Epoch(0))
+        state = replace(state, vnodes=(ended,), visible=((Epoch(0), VisibleAt(beginning.oldest)),))
+    if config.limits.rows_per_second is not None:
+        state = replace(state, controls=Controls(rows_per_second=config.limits.rows_per_second))
+    return state

@@ -1,0 +1,59 @@
+"""Names the places of a job's state and the person who asks.
+
+Every command needs this. Nothing more is here, so that `status` answers at once.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+
+from progress.store.reader import folder_name
+from progress.store.state_table import Retention
+from progress.store.store import StateStore
+from progress.store.walk_store import SingleStore, store_of
+from vnode_backfill.config.job import Config, Executor
+from vnode_backfill.config.values import reveal
+
+
+def state_store(config: Config) -> StateStore:
+    """The state of the job, in the schema in which it exists.
+
+    A job that does not exist has the schema of the configured executor.
+    """
+    single = config.executor is Executor.SINGLE
+    options = reveal(config.storage.options)
+    return store_of(config.state.path, config.job, options, single=single, retention=state_retention(config))
+
+
+def single_store(config: Config) -> SingleStore:
+    return SingleStore(config.state.path, config.job, reveal(config.storage.options), retention=state_retention(config))
+
+
+def parallel_store(config: Config) -> StateStore:
+    return StateStore(config.state.path, config.job, reveal(config.storage.options), retention=state_retention(config))
+
+
+def state_retention(config: Config) -> Retention:
+    return Retention(hours=max(1, int(config.state.retention.total_seconds() // 3600)))
+
+
+def state_folder(config: Config) -> str:
+    return f"{config.state.path.rstrip('/')}/{folder_name(config.job)}"
+
+
+def buffer_path(config: Config) -> str:
+    return f"{state_folder(config)}/buffer"
+
+
+def receipts_path(config: Config, job: str, job_id: str) -> str:
+    """The folder where a sink without commits keeps what it has written. A job created again begins with none."""
+    return f"{config.state.path.rstrip('/')}/{folder_name(job)}/receipts/{job_id}"
+
+
+def owner() -> str:
+    """Who runs this process, for leases and requests."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

@@ -1,0 +1,38 @@
+"""Opens what a job writes to: its sink and its change buffer, both bound to the lease that this driver holds."""
+
+from __future__ import annotations
+
+from consume_upstream.buffer import ChangeBuffer
+from consume_upstream.upstream_table import UpstreamTable
+from progress.store.job_rows import JobRecord
+from progress.store.store import StateStore
+from vnode_backfill.config.job import Config
+from vnode_backfill.config.values import reveal
+from vnode_backfill.job.open.handoff import StoredHandoff
+from vnode_backfill.job.open.locations import buffer_path
+from vnode_backfill.job.open.opened import held_lease
+from vnode_backfill.job.open.target_ownership import take_target_over
+from vnode_backfill.job.sink.configured import configured_sink
+from vnode_backfill.job.sink.description import WritingJob
+from vnode_backfill.sinks import Sink
+
+
+def open_sink(config: Config, record: JobRecord, store: StateStore, table: UpstreamTable) -> Sink:
+    """The sink as the driver that holds the lease writes it."""
+    return configured_sink(config).open(WritingJob(record, table, held_lease(store), store.folder))
+
+
+def prepare_new(
+    config: Config, record: JobRecord, store: StateStore, table: UpstreamTable, handoff: StoredHandoff | None
+) -> None:
+    """Make the target ready for a job that does not exist yet; with a handoff it is the other job's, rows included."""
+    lease = held_lease(store)
+    taken = handoff is not None and take_target_over(config, record.id, handoff, store.folder, lease.generation)
+    configured_sink(config).prepare_new(WritingJob(record, table, lease, store.folder), taken_over=taken)
+
+
+def change_buffer(config: Config, record: JobRecord, store: StateStore) -> ChangeBuffer:
+    return ChangeBuffer(
+        buffer_path(config), record.definition, record.id, reveal(config.storage.options),
+        retention=config.buffer.retention, generation=held_lease(store).generation,
+    )  # fmt: skip

@@ -1,0 +1,83 @@
+"""Opens the configured source: the address, the table as it is now, and what a look at the server finds.
+
+This is the one module above `consume_upstream` that knows which database the source is; an import contract says so. All
+others speak to an `UpstreamTable`. Nothing here writes to the source.
+"""
+
+from __future__ import annotations
+
+import os
+
+from consume_upstream.mysql.connection import SourceAddress, TlsMode, TlsOptions, connect
+from consume_upstream.mysql.preflight.clock import clock_skew
+from consume_upstream.mysql.preflight.inspect import inspect
+from consume_upstream.mysql.preflight.server_checks import check_clock
+from consume_upstream.mysql.rows import result_rows
+from consume_upstream.mysql.table import MySqlTable
+from consume_upstream.upstream_table import UpstreamTable
+from progress.state.backfill_state import BackfillState
+from vnode_backfill.config.job import Config, TlsConfig, TlsVerify
+from vnode_backfill.job.sink.configured import configured_sink
+from vnode_backfill.words.finding import Finding, Level, refuse
+
+_TLS = {
+    TlsVerify.IDENTITY: TlsMode.VERIFY_IDENTITY, TlsVerify.CA: TlsMode.VERIFY_CA, TlsVerify.NONE: TlsMode.REQUIRED,
+}  # fmt: skip
+
+
+def open_table(config: Config) -> UpstreamTable:
+    """The source table as it is now."""
+    mysql = config.mysql
+    return MySqlTable.open(
+        source_address(config), mysql.database, mysql.table, zero_dates=config.zero_dates.value,
+        watermark_table=mysql.watermark_table, visibility_timeout=mysql.visibility_timeout.total_seconds(),
+        server_ids=(mysql.server_id_range.low, mysql.server_id_range.high),
+    )  # fmt: skip
+
+
+def table_of(config: Config, state: BackfillState) -> UpstreamTable:
+    """The source table as the job of `state` knows it: offsets are counted in the job's era."""
+    return open_table(config).in_era(state.written.era)
+
+
+def load_kernels() -> None:
+    """Load the compiled code that reads the source; it takes about a second."""
+    result_rows.load_kernels()
+
+
+def source_address(config: Config) -> SourceAddress:
+    mysql = config.mysql
+    return SourceAddress(
+        host=mysql.host, port=mysql.port, user=mysql.user,
+        password=mysql.resolve_password(os.environ).get_secret_value(), tls=_tls(mysql.tls),
+        connect_timeout=mysql.connect_timeout.total_seconds(), read_timeout=mysql.read_timeout.total_seconds(),
+    )  # fmt: skip
+
+
+def look_at_source(config: Config) -> tuple[Finding, ...]:
+    """Check server and table; reads only."""
+    with connect(source_address(config)) as connection:
+        found = inspect(connection, config)
+        clock = (
+            () if configured_sink(config).fences_drivers else (check_clock(config.state.lease, clock_skew(connection)),)
+        )
+        return (*found, *clock)
+
+
+def look_at_clock(config: Config) -> tuple[str, ...]:
+    """Refuse a clock by which two drivers could write to one target at the same time.
+
+    Return what to warn of otherwise.
+    """
+    if configured_sink(config).fences_drivers:
+        return ()
+    with connect(source_address(config)) as connection:
+        found = check_clock(config.state.lease, clock_skew(connection))
+    refuse((found,), "this machine's clock is wrong")
+    return (found.fact,) if found.level is Level.WARNING else ()
+
+
+def _tls(tls: TlsConfig) -> TlsOptions:
+    if not tls.enabled:
+        return TlsOptions()
+    return TlsOptions.from_files(_TLS[tls.verify], ca=tls.ca, cert=tls.cert, key=tls.key)

@@ -1,0 +1,79 @@
+"""Holds what a running job has seen of its source, its buffer and its own speed.
+
+Nothing here decides: `Seen` is what faces show, `Pace` is how many rows the next epoch plans. Each value is written by
+one thread and may be read by any; a value that is a moment old is harmless. All of it is lost with the process, and
+measured again by the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from consume_upstream.log.offset import CdcOffset
+from consume_upstream.upstream_table import HeldLog
+from progress.faces.alerts import RETENTION_UNKNOWN, Retention
+from progress.state.report import AskedRequest
+
+_FIRST_ROWS_PER_SECOND = 200_000
+"""Assumed of a worker until it was measured; a lane stops when its time is over, so too much is harmless."""
+_MOST_ROWS_PER_SECOND = 5_000_000
+
+
+@dataclass
+class Seen:
+    """What was seen of the source and the buffer lately, for the faces; None where nobody has looked yet."""
+
+    newest: int = 0
+    written: CdcOffset | None = None
+    buffer_bytes: int | None = None
+    held_log: HeldLog | None = None
+    throttled_by: str = ""
+    asked: tuple[AskedRequest, ...] = ()
+    moved_at: float = field(default_factory=time.monotonic)
+    """When an order was last carried out, or an actor said that it is further."""
+
+    def lag_bytes(self, captured: CdcOffset) -> int | None:
+        """How much of the log is written and not captured: by the last sample, or by the files held, whichever is
+        newer."""
+        sampled = held = None
+        if self.written is not None and self.written.number == captured.number:
+            sampled = max(0, self.written.pos - captured.pos)
+        if self.held_log is not None:
+            held = self.held_log.bytes_after(captured)
+        return max((each for each in (sampled, held) if each is not None), default=None)
+
+    def retention(self, captured: CdcOffset) -> Retention:
+        """How much of the log the source holds before what is captured, and for how long it keeps a file."""
+        held = self.held_log
+        if held is None:
+            return RETENTION_UNKNOWN
+        return Retention(held.bytes_before(captured), held.kept_seconds)
+
+    def lag_seconds(self, captured: CdcOffset, now: float) -> float | None:
+        """The age of the newest change captured while more is written; 0 when everything is."""
+        if self.written is not None and self.written <= captured and not self.lag_bytes(captured):
+            return 0.0
+        return max(0.0, now - self.newest) if self.newest else None
+
+
+@dataclass
+class Pace:
+    """How fast workers were measured to read, and when the epoch in progress began."""
+
+    rows_per_second: float = _FIRST_ROWS_PER_SECOND
+    epoch_began: float = 0.0
+    read_last: bool = False
+
+    def measured(self, rows: int, seconds: float, lanes: int, *, everything: bool) -> None:
+        """Learn from an epoch without a limit.
+
+        Where all that was planned was read in time, more is planned next: the measured time holds what a Spark job
+        costs before its first row, so small epochs would look slow and stay small.
+        """
+        if rows and seconds > 0:
+            seen = rows / seconds / max(lanes, 1)
+            slower = 0.5 * self.rows_per_second + 0.5 * seen
+            self.rows_per_second = (
+                min(max(2 * self.rows_per_second, seen), _MOST_ROWS_PER_SECOND) if everything else slower
+            )

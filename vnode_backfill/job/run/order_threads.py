@@ -1,0 +1,71 @@
+"""Runs each order in a thread, reports how it failed, and measures how long it took.
+
+What must be true: an order has exactly one outcome. Its work reports a success by itself; whatever it raises is
+reported here as a failure of its actor. `seam` is called before and after every order: crash tests kill the process
+there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Literal
+
+from progress.faces.metrics import CdcBackfillMetrics
+from progress.state.barriers import LocalBarrierManager
+from vnode_backfill.decide.protocol import Action, Event
+from vnode_backfill.job.run.observations import Seen
+from vnode_backfill.words.epoch import Actor
+
+log = logging.getLogger(__name__)
+
+Moment = Literal["before", "after"]
+Seam = Callable[[Moment, Action], None]
+_AT_ONCE = 8
+
+
+def no_seam(moment: Moment, action: Action) -> None:
+    """Nothing happens between orders in production."""
+
+
+seam: Seam = no_seam
+
+
+class OrderThreads:
+    """The orders in progress of one driver."""
+
+    def __init__(self, barriers: LocalBarrierManager[Event], metrics: CdcBackfillMetrics, seen: Seen) -> None:
+        self._barriers, self._metrics, self._seen = barriers, metrics, seen
+        self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="action")
+        self.running: set[Future[None]] = set()
+
+    def begin(self, actor: Actor, attempt: int, action: Action, work: Callable[[], None]) -> None:
+        """Begin an order; returns at once."""
+        future = self._pool.submit(self._carry_out, actor, attempt, action, work)
+        self.running.add(future)
+        future.add_done_callback(self.running.discard)
+
+    def wait(self, seconds: float) -> int:
+        """Wait for the orders in progress; how many have not ended."""
+        return len(wait(tuple(self.running), timeout=seconds).not_done)
+
+    def close(self, seconds: float) -> int:
+        """End what is not begun, and wait for the rest; how many have not ended."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        return self.wait(seconds)
+
+    def _carry_out(self, actor: Actor, attempt: int, action: Action, work: Callable[[], None]) -> None:
+        began = time.monotonic()
+        try:
+            seam("before", action)
+            work()
+            seam("after", action)
+        except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
+            log.warning("action failed action=%s error=%s", type(action).__name__, error)
+            self._barriers.notify_failure(actor, attempt, error)
+            return
+        self._seen.moved_at = time.monotonic()
+        if actor is not Actor.DRIVER:
+            self._metrics.observe_epoch(actor, self._seen.moved_at - began)

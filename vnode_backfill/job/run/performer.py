@@ -1,0 +1,243 @@
+"""Carries the coordinator's orders out: each in its own thread, reporting back through the barrier manager only.
+
+What must be true: an order has exactly one outcome, a report or a failure (see `order_threads`); nothing of an
+abandoned attempt still runs when the next one begins; every effect is keyed by its epoch, so that carrying an order out
+again changes nothing; an order is carried out with the state that was committed when it was given, which comes with it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from consume_upstream.executor import UpstreamTableExecutor
+from consume_upstream.log.continuity import check_log_goes_on
+from progress.state.backfill_state import BackfillState, Phase
+from progress.state.barriers import LocalBarrierManager
+from progress.task_progress import EpochProgress
+from vnode_backfill.decide.next_epoch import Sample
+from vnode_backfill.decide.protocol import (
+    Action,
+    BufferChanges,
+    ChangesBuffered,
+    CommitEpoch,
+    CommitReceipts,
+    EpochMerged,
+    EpochRestarted,
+    Event,
+    ExtendPlan,
+    InjectBarrier,
+    MergeEpoch,
+    PlanExtended,
+    RangesRead,
+    ReadRanges,
+    ReceiptsCommitted,
+    RestartEpoch,
+    Sampled,
+    SampleSource,
+    StateCommitted,
+    Stop,
+    TrimBuffer,
+)
+from vnode_backfill.job.run.observations import Pace, Seen
+from vnode_backfill.job.run.order_threads import OrderThreads
+from vnode_backfill.job.run.reading import MakeReading, RangeReading, ReadingTools
+from vnode_backfill.job.run.services import Committed, Services
+from vnode_backfill.job.run.spark_work import SparkWork
+from vnode_backfill.job.sink.configured import configured_sink
+from vnode_backfill.merge.merge_epoch import MergeRoute, merge_epoch
+from vnode_backfill.snapshot.plan_questions import extended_plan
+from vnode_backfill.spark.slots import session_slots
+from vnode_backfill.words.epoch import Actor, Barrier, BarrierKind
+from vnode_backfill.words.errors import BackfillError, StuckError
+
+_CANCEL_SECONDS = 10.0
+_END_SECONDS = 600.0
+"""How long a failed attempt may take to end. Everything that it waits for has its own time-out, which is shorter."""
+_CLOSE_SECONDS = 60.0
+
+
+class Performer:
+    """Carries orders out. Each comes with what was committed when it was given; nothing here remembers a state."""
+
+    def __init__(
+        self, services: Services, barriers: LocalBarrierManager[Event], reading: MakeReading = RangeReading
+    ) -> None:
+        self.services, self.barriers = services, barriers
+        self.pace = Pace()
+        self.seen = Seen()
+        self.source = services.table.questions()
+        self.task_slots = session_slots(services.spark.sparkContext)
+        self.leaves_tasks = False  # when it was closed: whether something that it has begun may still write
+        self._spark = SparkWork(services.spark.sparkContext, fenced=configured_sink(services.config).fences_drivers)
+        self.orders = OrderThreads(barriers, services.metrics, self.seen)
+        self._awake = threading.Event()
+        self._progress = EpochProgress(barriers, *_reached_at(services.spark))
+        barriers.subscribe_barrier(Actor.DRIVER, self._barrier_begins)
+        limits = services.config.limits
+        self._upstream = UpstreamTableExecutor(
+            services.table,
+            services.buffer,
+            readers=limits.log_readers,
+            memory=limits.log_memory,
+            lend=self.source.session,
+        )
+        self._reading = reading(ReadingTools(services, self._spark, self._progress, self.pace, self.source.session))
+
+    @property
+    def stopping(self) -> threading.Event:
+        """Set when the job was asked to stop."""
+        return self._spark.stopping
+
+    def perform(self, action: Action, committed: Committed) -> None:
+        """Begin to carry an order out; its outcome comes as an event.
+
+        `committed` is the state in which it was given.
+        """
+        match action:
+            case InjectBarrier(barrier=barrier):
+                self.barriers.inject(barrier)
+            case Stop():
+                self.wake()
+            case ReadRanges(barrier=barrier):
+                self.orders.begin(Actor.SNAPSHOT, barrier.attempt, action, lambda: self._read(action, committed))
+            case BufferChanges(barrier=barrier):
+                self.orders.begin(Actor.UPSTREAM, barrier.attempt, action, lambda: self._buffer(action, committed))
+            case MergeEpoch(barrier=barrier):
+                self.orders.begin(Actor.MERGE, barrier.attempt, action, lambda: self._merge(action, committed))
+            case CommitReceipts(barrier=barrier):
+                self.orders.begin(
+                    Actor.DRIVER, barrier.attempt, action, lambda: self._commit_receipts(action, committed)
+                )
+            case RestartEpoch():
+                threading.Thread(target=self._restart, args=(action,), daemon=True).start()
+            case SampleSource() | CommitEpoch() | ExtendPlan() | TrimBuffer():
+                self.orders.begin(Actor.DRIVER, committed.attempt, action, lambda: self._in_driver(action, committed))
+
+    def wake(self) -> None:
+        """End an idle pause early."""
+        self._awake.set()
+
+    def close(self) -> None:
+        """End what is not begun, and wait a while for the rest: what does not end by itself ends with the process."""
+        self._awake.set()
+        left = self.orders.close(_CLOSE_SECONDS)
+        self.leaves_tasks = left > 0 or self._spark.leaves_tasks
+        self._progress.close()
+        self.source.close()
+
+    def _barrier_begins(self, barrier: Barrier) -> None:
+        self.services.metrics.observe_barrier(barrier.kind)
+        self.pace.epoch_began = time.monotonic()
+
+    def _in_driver(self, action: SampleSource | CommitEpoch | ExtendPlan | TrimBuffer, committed: Committed) -> None:
+        match action:
+            case SampleSource():
+                self._sample(action, committed)
+            case CommitEpoch(state=state):
+                self.services.store.commit(state)
+                self.barriers.tell(StateCommitted(state.revision))
+            case ExtendPlan(generation=generation):
+                before = committed.plan.at(generation)
+                plan = extended_plan(self.services.table, self.services.sink, before, self.services.config)
+                self.services.store.write_plan(plan, plan.generation)
+                self.barriers.tell(PlanExtended(plan))
+            case TrimBuffer(upto=upto):
+                self.services.buffer.trim(upto)
+
+    def _read(self, action: ReadRanges, committed: Committed) -> None:
+        barrier, receipts = action.barrier, self._reading.read(action, committed)
+        self.barriers.collect(Actor.SNAPSHOT, barrier, RangesRead(barrier.epoch, receipts, barrier.attempt))
+
+    def _commit_receipts(self, action: CommitReceipts, committed: Committed) -> None:
+        barrier, receipts = action.barrier, self._reading.commit(action, committed)
+        self.barriers.tell(ReceiptsCommitted(barrier.epoch, receipts, barrier.attempt))
+
+    def _buffer(self, action: BufferChanges, committed: Committed) -> None:
+        barrier, state, intent = action.barrier, committed.state, action.intent
+        plan = committed.plan.at(intent.plan_generation)
+        progress = partial(self._progress.of_task, Actor.UPSTREAM, barrier)
+        consume, spark = self._upstream.consume, self._spark
+        note = spark.run(
+            Actor.UPSTREAM,
+            barrier,
+            lambda: consume(spark.context, state, plan, intent, progress),
+            lambda: consume(None, state, plan, intent, progress),
+        )
+        event = ChangesBuffered(barrier.epoch, note.visible, note.missing, note.kept, barrier.attempt, note.newest)
+        self.barriers.collect(Actor.UPSTREAM, barrier, event)
+
+    def _merge(self, action: MergeEpoch, committed: Committed) -> None:
+        barrier, state, plan = action.barrier, committed.state, committed.planned
+        services, progress = self.services, partial(self._progress.of_task, Actor.MERGE, barrier)
+        route = MergeRoute(services.table, services.buffer, services.sink, self.source.session)
+        changes = self._spark.run(
+            Actor.MERGE, barrier, lambda: merge_epoch(services.spark, route, state, plan, action, progress)
+        )
+        self.barriers.collect(Actor.MERGE, barrier, EpochMerged(barrier.epoch, changes, barrier.attempt))
+
+    def _sample(self, action: SampleSource, committed: Committed) -> None:
+        """Ask the source, not before the epoch has its length: short epochs cost more than they bring."""
+        state, config = committed.state, self.services.config
+        self._awake.clear()
+        rest = self.pace.epoch_began + config.epoch.live.total_seconds() - time.monotonic()
+        if (action.idle or not self._presses(state)) and rest > 0:
+            self._awake.wait(rest)
+        last = state.intent.written if state.intent else state.written
+        written, visible = self.source.written_offset(last), self.source.visible_offset()
+        check_log_goes_on(last, written)
+        self.seen.written = written
+        rows = int(self._rows_per_second(state) * config.epoch.backfill.total_seconds())
+        self.barriers.tell(Sampled(Sample(written, visible, rows, hold=bool(self.seen.throttled_by)), action.ticket))
+
+    def _presses(self, state: BackfillState) -> bool:
+        """Whether something waits for the next epoch: a start or a stop, ranges, or a vnode whose first merge is due."""
+        intent = state.intent
+        if self.pace.read_last or intent is None or intent.kind is BarrierKind.SYNC_CHECKPOINT:
+            return True
+        return any(vnode.complete is not None and vnode.phase is not Phase.LIVE for vnode in state.vnodes)
+
+    def _rows_per_second(self, state: BackfillState) -> float:
+        """What a worker can read: as measured, and no more than its share of a limit."""
+        limit, measured = state.controls.rows_per_second, self.pace.rows_per_second
+        return min(measured, limit / len(state.assignment)) if limit else measured
+
+    def _restart(self, action: RestartEpoch) -> None:
+        """End everything of the failed attempt, wait, and report that; or report why it does not end, which ends the
+        job."""
+        try:
+            self._end_attempt()
+            self._awake.clear()
+            if action.cause.retryable:
+                self._awake.wait(self.services.config.limits.pause(action.attempt))
+            self.barriers.tell(EpochRestarted(action.attempt))
+        except BackfillError as error:
+            self.barriers.notify_failure(Actor.DRIVER, action.attempt, error)
+        except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
+            stuck = StuckError(f"the epoch was not begun again: {error!r}")
+            self.barriers.notify_failure(Actor.DRIVER, action.attempt, stuck)
+
+    def _end_attempt(self) -> None:
+        """Cancelling is a courtesy: a JVM that is gone has no jobs, and one that does not answer is not waited for."""
+        cancelling = threading.Thread(target=self._spark.cancel, daemon=True)
+        cancelling.start()
+        cancelling.join(_CANCEL_SECONDS)
+        seconds = max(_END_SECONDS, 2 * self.services.config.mysql.read_timeout.total_seconds())
+        left = self.orders.wait(seconds)
+        if left:
+            raise StuckError(
+                f"{left} orders of a failed attempt have not ended after {seconds:.0f} s",
+                detail="Beside them the next attempt could write twice.",
+                hint="Run it again: it continues where it was.",
+            )
+
+
+def _reached_at(spark: SparkSession) -> tuple[str, str]:
+    """The address at which tasks find the driver, and the one it listens on."""
+    conf = spark.sparkContext.getConf()
+    if (conf.get("spark.master") or "").startswith("local"):
+        return "127.0.0.1", ""
+    return conf.get("spark.driver.host") or "127.0.0.1", conf.get("spark.driver.bindAddress") or ""

@@ -1,0 +1,69 @@
+"""Keeps a live job's target in shape: joins small files when the job goes live and whenever there are many again.
+
+It changes no row; see `sinks.delta.compaction` for why that is safe beside a running job. `vnode-backfill compact` does
+the same on request (`commands.compact`).
+
+What must be true besides: it gets done, epochs hardly wait for it, and a stop does not wait at all. Files are joined in
+a thread of their own while epochs continue. Only what was joined is put in place between two commits of the sink, and
+what an epoch has changed meanwhile is left out. Where that is everything, because each epoch changes all files, brief
+steps follow for which the merge waits, and with it the next epoch (32 MB, or 50 files into one, at most).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from progress.state.backfill_state import BackfillState
+from vnode_backfill.config.job import Config
+from vnode_backfill.job.sink.configured import configured_sink
+from vnode_backfill.sinks import Sink
+from vnode_backfill.sinks.delta.compaction import Compacted, CompactionPolicy, always
+from vnode_backfill.sinks.delta.sink import DeltaSink
+
+log = logging.getLogger(__name__)
+
+SWEEP_EVERY_SECONDS = 24 * 3600.0
+
+
+class Upkeep:
+    """One driver's care for its target. Other sinks than Delta need none."""
+
+    def __init__(self, sink: Sink, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sink = sink if isinstance(sink, DeltaSink) else None
+        self._clock = clock
+        self._next_sweep = clock()
+        self._in_vain = False
+        self._seen: int | None = None
+        # A job that goes live joins what its snapshot has left, however little; later on there must be many small
+        # files.
+        self._joining = True
+        self._policy = configured_sink(config).compaction
+
+    def maybe_compact(self, state: BackfillState, goes_on: Callable[[], bool] = always) -> Compacted | None:
+        """Join a bounded number of small files if that is due, and sweep once a day; None where nothing was joined.
+
+        Nothing is looked at again before something was committed. Everything is given up once `goes_on` returns False.
+        """
+        if self._sink is None or self._policy is None or not state.is_live or state.revision == self._seen:
+            return None
+        self._sweep(self._sink)
+        if not self._policy.small_files or not goes_on():
+            return None
+        policy = CompactionPolicy.on_request(self._policy.target_size) if self._joining else self._policy
+        done = self._sink.compact(policy, goes_on=goes_on, alone=self._in_vain)
+        self._seen = state.revision if done is None else None
+        if done is None:
+            self._in_vain = False
+        # New small files come with every epoch: what was there when it began is joined, not what comes meanwhile.
+        self._joining = self._joining and done is not None and (done.left > 0 or not done.removed)
+        if done is not None:
+            self._in_vain = self._in_vain or not done.removed
+            log.info("target compacted removed=%d added=%d bytes=%d", done.removed, done.added, done.bytes)
+        return done
+
+    def _sweep(self, sink: DeltaSink) -> None:
+        if self._clock() >= self._next_sweep:
+            self._next_sweep = self._clock() + SWEEP_EVERY_SECONDS
+            log.info("target swept files=%d", len(sink.sweep()))

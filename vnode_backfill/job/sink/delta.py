@@ -1,0 +1,120 @@
+"""Describes a Delta table as a job's sink. The table itself refuses the commits of a driver that was replaced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vnode_backfill.config.job import Config, DeltaSinkConfig
+from vnode_backfill.config.values import reveal
+from vnode_backfill.words.errors import StateError
+
+if TYPE_CHECKING:
+    from progress.store.job_rows import JobRecord
+    from vnode_backfill.delta.commits import DeltaLog
+    from vnode_backfill.job.sink.description import Comparing, Owner, Verdict, WritingJob
+    from vnode_backfill.sinks import Sink
+    from vnode_backfill.sinks.delta.compaction import CompactionPolicy
+    from vnode_backfill.sinks.delta.sink import DeltaSink
+    from vnode_backfill.words.columns import TableDefinition
+    from vnode_backfill.words.finding import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaDescription:
+    config: Config
+    delta: DeltaSinkConfig
+
+    @property
+    def target(self) -> str:
+        return f"delta:{self.delta.path}"
+
+    @property
+    def folders(self) -> dict[str, str]:
+        return {"sink.delta.path": self.delta.path}
+
+    @property
+    def fences_drivers(self) -> bool:
+        return True
+
+    @property
+    def keeps_cursor(self) -> bool:
+        return True
+
+    @property
+    def daemon_module(self) -> str:
+        return "vnode_backfill.spark.daemon"
+
+    @property
+    def compaction(self) -> CompactionPolicy:
+        from vnode_backfill.sinks.delta.compaction import CompactionPolicy
+
+        return CompactionPolicy(self.delta.target_file_size, self.delta.compact_small_files)
+
+    def findings(self, definition: TableDefinition) -> tuple[Finding, ...]:  # noqa: ARG002
+        """None: `check_free` looks at the table, and any table of the source fits."""
+        return ()
+
+    def check_free(self, definition: TableDefinition) -> None:
+        from vnode_backfill.sinks.delta.sink import DeltaSink
+
+        options = reveal(self.config.storage.options)
+        DeltaSink(self.delta.path, definition, "", storage_options=options, replace=self.delta.replace).check()
+
+    def ownership(self, owner: Owner) -> DeltaLog:
+        """The target's own log."""
+        from vnode_backfill.delta.commits import DeltaLog
+        from vnode_backfill.delta.storage import Storage
+
+        storage = Storage.of(self.delta.path, reveal(self.config.storage.options))
+        return DeltaLog(storage, owner.writer_id, "the target table", owner.generation)
+
+    def open(self, job: WritingJob) -> DeltaSink:
+        from vnode_backfill.sinks.delta.sink import DeltaSink
+
+        delta, record = self.delta, job.record
+        return DeltaSink(
+            delta.path, record.definition, record.id, storage_options=reveal(self.config.storage.options),
+            replace=delta.replace, target_file_size=delta.target_file_size, retention=delta.retention,
+            generation=job.lease.generation,
+        )  # fmt: skip
+
+    def prepare_new(self, job: WritingJob, *, taken_over: bool) -> None:  # noqa: ARG002
+        """A table that was taken over is this job's already, so that preparing it keeps its rows."""
+        self.open(job).prepare()
+
+    def last_words(self, sink: Sink) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
+
+    def verify(self, asked: Comparing) -> Verdict:
+        """Compare row by row, in Spark. A copy that is not complete yet is refused."""
+        from vnode_backfill.delta.storage import Storage
+        from vnode_backfill.job.sink.description import Verdict
+        from vnode_backfill.verify.result import render, to_json
+        from vnode_backfill.verify.table import verify_table
+
+        loaded = asked.loaded
+        if not loaded.state.backfill_finished:
+            raise StateError(
+                f"job {self.config.job} has not copied the whole table yet",
+                detail="Rows that were never read would all be reported as missing.",
+                hint="Let it continue until it is live: `vnode-backfill run --until live`.",
+            )
+        plan = loaded.plan if loaded.record.executor != "single" else None
+        target = Storage.of(self.delta.path, reveal(self.config.storage.options))
+        with asked.session() as session, asked.source() as (table, pace):
+            result = verify_table(
+                session.required(), table, plan, target, workers=self.config.workers, job=asked.progress, pace=pace
+            )
+        return Verdict(result.equal, render(result), to_json(result))
+
+    def compacted_by_request(self, record: JobRecord) -> tuple[DeltaSink, CompactionPolicy]:
+        from vnode_backfill.sinks.delta.compaction import CompactionPolicy
+        from vnode_backfill.sinks.delta.sink import DeltaSink
+
+        delta = self.delta
+        sink = DeltaSink(
+            delta.path, record.definition, record.id, storage_options=reveal(self.config.storage.options),
+            target_file_size=delta.target_file_size, retention=delta.retention,
+        )  # fmt: skip
+        return sink, CompactionPolicy.on_request(delta.target_file_size)

@@ -1,0 +1,164 @@
+"""Changes rows of a Delta table: writes each file that holds one again, at the same place of the key order.
+
+What must be true: a new file holds every row of the old one except those that change, and each changed key once. A file
+is read twice. First its key columns, to find which rows change. Then, only if one does, all columns, a bounded number
+of rows at a time.
+
+Why not `deltalake`'s merge or Spark's MERGE: both give the same rows, and both gather the rows of all touched files
+into few new ones. A table of tight key ranges becomes one in which every file spans all keys. From then on one changed
+key costs a rewrite of the whole table. Measured, 500,000 scattered changes into 2 M rows × 10 columns in 50 files, two
+cores: this 2.8 CPU-s and 50 tight files, `deltalake` 3.4 CPU-s and 2 files, Spark 25–30 CPU-s and 2 files; 1,000
+scattered changes: 1.8, 2.2 and 29 CPU-s.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from vnode_backfill.delta.commits import DataFile
+from vnode_backfill.delta.parquet import (
+    FileLayout,
+    FileReceipt,
+    batch_rows,
+    read_batches,
+    read_columns,
+    unique_stem,
+    write_files,
+)
+from vnode_backfill.delta.storage import Storage, storage_errors
+from vnode_backfill.sinks.changes import INDEX, ChangeSlice, upserts
+from vnode_backfill.words.change import OP, ChangeOp
+from vnode_backfill.words.epoch import Epoch
+
+Ints = npt.NDArray[np.int64]
+_STAYS, _GOES = -1, -2
+_ROW, _CHANGE = "_row", "_change"
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A file and the changes that may concern it."""
+
+    file: DataFile
+    changes: ChangeSlice
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A file and which of its rows go."""
+
+    file: DataFile
+    gone: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What became of a file: None if nothing in it changed, else what replaces it; and the changes that met a row."""
+
+    removed: DataFile | None
+    files: tuple[FileReceipt, ...]
+    met: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriter:
+    """Writes the files of one epoch's rewrites; can be pickled."""
+
+    storage: Storage
+    schema: pa.Schema
+    key: tuple[str, ...]
+    layout: FileLayout
+    epoch: Epoch
+
+    def keys(self, file: DataFile) -> pa.Table:
+        """The key columns of a file."""
+        with storage_errors(f"{file.path} cannot be read"):
+            return read_columns(self.storage, file.path, self.key_schema)
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in self.key])
+
+    def merge(self, task: Rewrite) -> Rewritten:
+        """Apply the changes to the rows they meet in this file; changes that meet none are left for `insert`."""
+        changes = task.changes.load()
+        keys = self.keys(task.file)
+        rows, met = _meeting(keys, changes, self.key)
+        if not len(rows):
+            return Rewritten(None, (), np.empty(0, np.int64))
+        becomes = np.full(keys.num_rows, _STAYS, np.int64)
+        deleted = changes.column(OP).to_numpy()[met] == ChangeOp.DELETE
+        becomes[rows] = np.where(deleted, _GOES, met)
+        files = self._write("m", self._merged(task.file, becomes, changes))
+        return Rewritten(task.file, files, changes.column(INDEX).to_numpy()[met])
+
+    def remove(self, task: Removal) -> Rewritten:
+        """Write the file again without the rows that go."""
+        becomes = np.where(task.gone, np.int64(_GOES), np.int64(_STAYS))
+        files = self._write("m", self._merged(task.file, becomes, None))
+        return Rewritten(task.file, files, np.empty(0, np.int64))
+
+    def insert(self, changes: ChangeSlice, met: Ints) -> tuple[FileReceipt, ...]:
+        """Write the rows of new keys: of changes that are not deletes and met no row."""
+        table = upserts(changes.load(), ChangeOp.DELETE)
+        table = table.filter(pa.array(~np.isin(table.column(INDEX).to_numpy(), met)))
+        return self._write("i", iter(table.to_batches(batch_rows(table.nbytes, table.num_rows))))
+
+    def _write(self, kind: str, batches: Iterator[pa.Table | pa.RecordBatch]) -> tuple[FileReceipt, ...]:
+        with storage_errors(f"a file of epoch {self.epoch} cannot be written to {self.storage.path}"):
+            return write_files(self.storage, unique_stem(f"e{self.epoch}-{kind}"), self.schema, batches, self.layout)
+
+    def _merged(self, file: DataFile, becomes: Ints, changes: pa.Table | None) -> Iterator[pa.Table]:
+        start = 0
+        for batch in read_batches(self.storage, file.path, self.schema):
+            yield _changed(batch, becomes[start : start + batch.num_rows], changes)
+            start += batch.num_rows
+
+
+def _meeting(keys: pa.Table, changes: pa.Table, key: Sequence[str]) -> tuple[Ints, Ints]:
+    """Pairs of a row and a change of the same key, by their positions."""
+    names = [f"k{number}" for number in range(len(key))]
+    left = keys.select(list(key)).rename_columns(names).append_column(_ROW, _positions(keys.num_rows))
+    right = changes.select(list(key)).rename_columns(names).append_column(_CHANGE, _positions(changes.num_rows))
+    found = left.join(right.cast(_same_types(left, right)), keys=names, join_type="inner", use_threads=False)
+    return found.column(_ROW).to_numpy(), found.column(_CHANGE).to_numpy()
+
+
+def _same_types(left: pa.Table, right: pa.Table) -> pa.Schema:
+    known = set(left.schema.names)
+    return pa.schema([left.schema.field(f.name) if f.name in known else f for f in right.schema])
+
+
+def _positions(count: int) -> pa.Array:
+    return pa.array(np.arange(count, dtype=np.int64))
+
+
+def _changed(batch: pa.Table, becomes: Ints, changes: pa.Table | None) -> pa.Table:
+    """The batch with each row left, gone, or replaced where it is."""
+    if (becomes == _STAYS).all():
+        return batch
+    new = becomes >= 0
+    source = np.arange(batch.num_rows, dtype=np.int64)
+    if changes is not None and new.any():
+        replacing = changes.take(pa.array(becomes[new])).select(batch.schema.names).cast(batch.schema)
+        source[new] = batch.num_rows + np.arange(int(new.sum()))
+        batch = pa.concat_tables([batch, replacing]).combine_chunks()
+    return batch.take(pa.array(source[becomes != _GOES]))
+
+
+def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Run in this process; reading and writing Parquet lets other threads run."""
+    if len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(max_workers=min(len(items), os.cpu_count() or 2, 8)) as pool:
+        return list(pool.map(function, items))

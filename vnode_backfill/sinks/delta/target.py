@@ -1,0 +1,226 @@
+"""Decides whether a Delta table may become a job's target, and makes it one.
+
+What must be true: a job writes only into a table that holds no row of anybody else, and whose shape and features let
+the job rewrite its files exactly. The commit that makes a table the job's carries the job's id (`prepare`), so that the
+question is asked once. A job taken up again finds this mark, also where `replace` is set, and never empties what it has
+written itself.
+
+A job that follows the log after another one's copy writes into a table full of rows that are not its own. It may do so
+if the table is that job's and nobody has taken it over before (`take_over`). The commit that says so also ends the
+copying job's right to write, for good.
+
+Every column is nullable, because a NOT NULL column beside a `timestamp_ntz` needs a table feature that `deltalake` does
+not declare, and Spark then refuses the table. No deletion vectors, no column mapping: every reader of Delta reads the
+table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Literal
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+
+from vnode_backfill.delta.commits import DeltaLog
+from vnode_backfill.delta.parquet import FileLayout
+from vnode_backfill.delta.storage import storage_errors
+from vnode_backfill.words.columns import TableDefinition
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.errors import OvertakenError, SinkError, SinkUnavailableError
+
+_PREPARE, _ONCE = "prepare", Epoch(1)
+_TRIES = 10
+_FOR_GOOD = 2**53
+"""The generation of a driver that no other can follow: of a job whose table was handed over."""
+_NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
+_KNOWN_FEATURES = frozenset({"timestampNtz", "appendOnly", "invariants", "vacuumProtocolCheck"})
+
+
+def target_schema(definition: TableDefinition) -> pa.Schema:
+    """The canonical types of the source's columns, all of them nullable."""
+    return pa.schema([field.with_nullable(True) for field in definition.arrow_schema])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a target table has to be."""
+
+    log: DeltaLog
+    schema: pa.Schema
+    layout: FileLayout
+    retention: timedelta
+    replace: bool
+
+    def prepare(self) -> None:
+        """Create the table, or take one that is empty, already this job's, or may be replaced.
+
+        With `replace`, one commit removes somebody else's rows and schema and makes the table this job's. A second call
+        changes nothing.
+        """
+        self._check_names()
+        table = self.log.find()
+        if table is None or not self.log.landed(table, _PREPARE, _ONCE):
+            self._take(table)
+            table = self.log.open()
+        self._check_shape(table)
+        with overtaken_is_retryable():
+            self._fence()
+
+    def _fence(self) -> None:
+        """Fence until it lands: a driver that is being replaced, and a compaction, may commit once or twice before."""
+        for _ in range(_TRIES):
+            with suppress(OvertakenError):
+                self.log.fence(self.log.open())
+                return
+        self.log.fence(self.log.open())
+
+    def check(self) -> None:
+        """Raise what `prepare` would raise for a job that does not exist yet; writes nothing."""
+        self._check_names()
+        table = self.log.find()
+        if table is not None and not self.replace:
+            self._check_free(table)
+
+    def _take(self, table: DeltaTable | None) -> None:
+        if table is None:
+            self._create("error")
+        elif self.replace and (self.log.files(table, ()) or self._difference(table)):
+            self._create("overwrite")
+        else:
+            self._check_free(table)
+            with overtaken_is_retryable():
+                self.log.commit(table, _PREPARE, _ONCE, ())
+
+    def _check_free(self, table: DeltaTable) -> None:
+        """Refuse a table that holds rows, or cannot take those of the source."""
+        foreign = len(self.log.files(table, ()))
+        if foreign:
+            raise SinkError(
+                f"{self.log.storage.path} holds rows that this job did not write",
+                detail=f"The table has {foreign:,} data files.",
+                hint="Set `sink.delta.replace: true` to have them removed, or choose another path.",
+            )
+        self._check_shape(table)
+
+    def _create(self, mode: Literal["error", "overwrite"]) -> None:
+        storage = self.log.storage
+        with storage_errors(f"the target table cannot be created at {storage.path}"):
+            storage.make_folder()
+            DeltaTable.create(
+                storage.path,
+                Schema.from_arrow(self.schema),
+                mode=mode,
+                configuration=self._configuration(),
+                storage_options=dict(storage.options),
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(f"{self.log.job_id}/{_PREPARE}", _ONCE)]
+                ),
+            )
+
+    def _configuration(self) -> dict[str, str | None]:
+        kept = f"interval {whole_hours(self.retention)} hours"
+        return {
+            "delta.dataSkippingStatsColumns": ",".join(f"`{name}`" for name in self.layout.statistics),
+            "delta.enableDeletionVectors": "false",
+            "delta.deletedFileRetentionDuration": kept,
+            "delta.logRetentionDuration": kept,
+            "delta.checkpointInterval": "25",
+        }
+
+    def _check_names(self) -> None:
+        wrong = [name for name in self.schema.names if _NOT_IN_NAMES & set(name) or "`" in name]
+        if wrong:
+            raise SinkError(
+                f"Delta cannot hold the column names {', '.join(map(repr, wrong))}",
+                detail="A space and any of , ; { } ( ) = ` are not allowed in them.",
+                hint="Rename the columns at the source.",
+            )
+
+    def _check_shape(self, table: DeltaTable) -> None:
+        difference = self._difference(table)
+        if difference:
+            raise SinkError(
+                f"the table at {self.log.storage.path} cannot take the rows of the source table",
+                detail=difference,
+                hint="Set `sink.delta.replace: true` to have it made again, or choose another path.",
+            )
+
+    def _difference(self, table: DeltaTable) -> str:
+        """Why the table cannot take this job's rows; empty if it can."""
+        partitions = table.metadata().partition_columns
+        if partitions:
+            return f"It is partitioned by {', '.join(partitions)}."
+        protocol = table.protocol()
+        unknown = {*(protocol.reader_features or ()), *(protocol.writer_features or ())} - _KNOWN_FEATURES
+        if unknown:
+            return f"It uses table features that are not supported here: {', '.join(sorted(unknown))}."
+        old = {field.name: field.type for field in pa.schema(table.schema().to_arrow())}
+        new = {field.name: field.type for field in self.schema}
+        wrong = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        return "; ".join(f"column {name} is {old.get(name)} there and {new.get(name)} here" for name in wrong)
+
+
+def can_take_over(log: DeltaLog, before: str, successor: str) -> bool:
+    """Whether the table is that of job `before`; raises if another job than `successor` has it. Writes nothing."""
+    table = log.find()
+    theirs = _for_good(log, before)
+    if table is None or not theirs.landed(table, _PREPARE, _ONCE):
+        return False
+    if table.transaction_version(f"{before}/driver") == _FOR_GOOD and not theirs.landed(
+        table, _handover(successor), _ONCE
+    ):
+        raise SinkError(
+            f"{log.storage.path} was handed over to another job already",
+            detail=f"Job {successor} would be the second one to write to it.",
+            hint="Continue with the job that has it; two jobs must not write to one target.",
+        )
+    return True
+
+
+def take_over(log: DeltaLog, before: str, successor: str) -> bool:
+    """Make the table of job `before` this job's, rows included; False if it is not that job's.
+
+    A second call changes nothing. `successor` names the job beyond its id: a job that was killed before it was created
+    tries again with another id.
+    """
+    if not can_take_over(log, before, successor):
+        return False
+    table, theirs = log.open(), _for_good(log, before)
+    if not theirs.landed(table, _handover(successor), _ONCE):
+        with overtaken_is_retryable():
+            theirs.commit(table, _handover(successor), _ONCE, (), note=successor)
+        table = log.open()
+    if not log.landed(table, _PREPARE, _ONCE):
+        with overtaken_is_retryable():
+            log.commit(table, _PREPARE, _ONCE, ())
+    return True
+
+
+def _for_good(log: DeltaLog, before: str) -> DeltaLog:
+    return replace(log, job_id=before, generation=_FOR_GOOD)
+
+
+def _handover(successor: str) -> str:
+    return f"handover-{hashlib.sha256(successor.encode()).hexdigest()[:16]}"
+
+
+def whole_hours(retention: timedelta) -> int:
+    return max(1, int(retention.total_seconds() // 3600))
+
+
+@contextmanager
+def overtaken_is_retryable() -> Iterator[None]:
+    """For commits whose content depends on the version they were computed from: the whole epoch is tried again."""
+    try:
+        yield
+    except OvertakenError as error:
+        raise SinkUnavailableError(
+            "the target table was changed by somebody else in the meantime",
+            detail=str(error),
+            hint="Nobody else may write to the target while the job runs; a compaction is tried around.",
+        ) from error
