@@ -28,8 +28,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
 from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt
-from vnode_backfill.delta.commits import DataFile, DeltaLog
-from vnode_backfill.delta.parquet import FileLayout, FileReceipt, Value, batch_rows, unique_stem, write_files
+from vnode_backfill.delta.commits import DeltaLog
+from vnode_backfill.delta.files import DataFile, FileReceipt, Value
+from vnode_backfill.delta.parquet import FileLayout, batch_rows, unique_stem, write_files
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.words.bitmap import VnodeBitmap
 from vnode_backfill.words.change import (

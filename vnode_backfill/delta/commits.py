@@ -32,7 +32,7 @@ from deltalake._internal import RemoveAction
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from vnode_backfill.delta.parquet import FileReceipt, Value
+from vnode_backfill.delta.files import DataFile, FileReceipt, Value
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import FencedError, OvertakenError, SinkError, StateError
@@ -41,17 +41,6 @@ _NOTE = "vnodeBackfill"
 UNCOMMITTED_HOURS = 24
 """A file that was never committed is left alone for so long, whatever the retention: longer than any epoch lasts."""
 _SEARCHED_COMMITS = (16, 256, 4096)
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file of the table with the bounds of some columns; None where they are not known."""
-
-    path: str
-    size: int
-    rows: int | None
-    low: tuple[Value | None, ...]
-    high: tuple[Value | None, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vnode_backfill.delta.files import FileReceipt, Value
 from vnode_backfill.delta.storage import Storage
 from vnode_backfill.words.columns import Kind, TableDefinition
-
-Value: TypeAlias = bool | int | float | Decimal | str | bytes | date | datetime
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 READ_ROWS = 65_536
@@ -37,16 +35,6 @@ _TEXT_STATISTICS = 32
 _HIGHEST = "\U0010ffff"
 _MILLISECOND = timedelta(milliseconds=1)
 _NOT_BOUNDED = (Kind.BINARY, Kind.GEOMETRY, Kind.BIT, Kind.JSON)
-
-
-@dataclass(frozen=True, slots=True)
-class FileReceipt:
-    """A data file that was written and is not visible yet; `stats` is the JSON its `add` action will carry."""
-
-    path: str
-    size: int
-    rows: int
-    stats: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from vnode_backfill.delta.parquet import FileReceipt
+from vnode_backfill.delta.files import FileReceipt
 from vnode_backfill.delta.storage import Storage
 from vnode_backfill.sinks.changes import Changes
 from vnode_backfill.words.epoch import Epoch

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from vnode_backfill.delta.commits import DataFile
-from vnode_backfill.delta.parquet import FileLayout, Value, batch_rows, unique_stem, write_files
+from vnode_backfill.delta.files import DataFile, Value
+from vnode_backfill.delta.parquet import FileLayout, batch_rows, unique_stem, write_files
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.words.change import OP
 

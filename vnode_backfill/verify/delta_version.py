@@ -10,7 +10,8 @@ from deltalake import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from consume_upstream.upstream_table import Stretch, ValueForms
-from vnode_backfill.delta.commits import DataFile, DeltaLog
+from vnode_backfill.delta.commits import DeltaLog
+from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.sinks.delta.key_bounds import may_hold
 from vnode_backfill.verify.result import Difference, DifferenceKind

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from consume_upstream.buffer import BufferFile, BufferNote, ChangeBuffer, buffer_schema
 from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt
 from tests.tables import ORDERS, Change, change_table, order, table_of
-from vnode_backfill.delta.parquet import FileReceipt
+from vnode_backfill.delta.files import FileReceipt
 from vnode_backfill.words.change import FILE, POS, VNODE, ChangeOp
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import FencedError, PlanRefusedError

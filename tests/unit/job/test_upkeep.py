@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vnode_backfill.delta.commits import DataFile
-from vnode_backfill.delta.parquet import Value
+from vnode_backfill.delta.files import DataFile, Value
 from vnode_backfill.sinks.delta.compaction import CompactionPlan, CompactionPolicy, compaction_due
 
 TARGET = 100

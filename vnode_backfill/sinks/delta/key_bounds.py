@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from vnode_backfill.delta.commits import DataFile
+from vnode_backfill.delta.files import DataFile
 from vnode_backfill.sinks import Weighing
 from vnode_backfill.sinks.changes import comparable
 from vnode_backfill.words.key import Key, KeyKind, KeyPart, keys_of, order_keys

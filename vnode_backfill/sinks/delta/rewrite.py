@@ -23,16 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vnode_backfill.delta.commits import DataFile
-from vnode_backfill.delta.parquet import (
-    FileLayout,
-    FileReceipt,
-    batch_rows,
-    read_batches,
-    read_columns,
-    unique_stem,
-    write_files,
-)
+from vnode_backfill.delta.files import DataFile, FileReceipt
+from vnode_backfill.delta.parquet import FileLayout, batch_rows, read_batches, read_columns, unique_stem, write_files
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.sinks.changes import INDEX, ChangeSlice, upserts
 from vnode_backfill.words.change import OP, ChangeOp

@@ -26,8 +26,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from vnode_backfill.config.job import TARGET_FILE_SIZE, TARGET_RETENTION
-from vnode_backfill.delta.commits import DataFile, DeltaLog
-from vnode_backfill.delta.parquet import FileLayout, FileReceipt, unique_stem, write_files
+from vnode_backfill.delta.commits import DeltaLog
+from vnode_backfill.delta.files import DataFile, FileReceipt
+from vnode_backfill.delta.parquet import FileLayout, unique_stem, write_files
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.sinks import ReadReceipt, TaskRunner, Weighing, receipts_from_json, receipts_to_json
 from vnode_backfill.sinks.changes import Changes, ChangeSlice

@@ -28,7 +28,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from vnode_backfill.delta.parquet import FileLayout, FileReceipt, read_columns, unique_stem, write_files
+from vnode_backfill.delta.files import FileReceipt
+from vnode_backfill.delta.parquet import FileLayout, read_columns, unique_stem, write_files
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.sinks.iotdb.mapping import PointMapping, Points, Rejection
 from vnode_backfill.sinks.iotdb.values import Ints

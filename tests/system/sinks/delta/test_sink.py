@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from tests.tables import ORDERS, Change, Row, batch, change_table, in_order, order, plan, stored, table_of
 from vnode_backfill.delta import storage
-from vnode_backfill.delta.parquet import FileReceipt
+from vnode_backfill.delta.files import FileReceipt
 from vnode_backfill.sinks import ReadReceipt, Sink, receipts_from_json, receipts_to_json
 from vnode_backfill.sinks.changes import MemoryChanges
 from vnode_backfill.sinks.delta import sink as sink_module
