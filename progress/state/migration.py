@@ -18,6 +18,8 @@ again. Why that is exact:
   the same change.
 - A vnode whose ranges are all read counts as complete in that skipped epoch: its first merge goes up to an offset that
   is sampled later than every read of the walk.
+- A walk that was live stays live only where no epoch had begun. The merge of one that had may have landed, so that the
+  sink holds more than `applied` says: until the first merge here it is a cut at no known offset.
 
 With the cursor at 25 and the ranges [10, 20), [20, 30), [30, 40]:
 
@@ -70,6 +72,8 @@ def migrated_state(
     check_assignment(assignment, plan.vnode_count)
     skipped = Epoch(state.epoch + 1)
     (old,) = state.vnodes
+    if state.intent is not None and old.phase is Phase.LIVE:
+        old = replace(old, phase=Phase.CATCH_UP)
     vnodes = tuple(_vnode(old, cursor, plan, VnodeId(number), skipped) for number in range(plan.vnode_count))
     return replace(
         state,

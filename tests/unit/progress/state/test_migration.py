@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from progress.state.backfill_state import FORGOTTEN, BackfillState, Phase, check_laws
+from consume_upstream.log.offset import VisibleAt
+from progress.state.backfill_state import FORGOTTEN, BackfillState, Intent, Phase, check_laws
 from progress.state.migration import migrated_plan, migrated_state
 from progress.state.walk_state import Walk
 from progress.store.store import StateStore
@@ -24,7 +25,7 @@ from tests.simulation.world import WrongError
 from tests.unit.progress.state.state_examples import PARTS, at, plan_with
 from tests.unit.progress.store.state_folder import MINUTE
 from vnode_backfill.words.bitmap import split_evenly
-from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.epoch import BarrierKind, Epoch
 from vnode_backfill.words.errors import LawBrokenError, StateError
 from vnode_backfill.words.key_range import Bound, SplitPlan, bound_of
 
@@ -163,3 +164,11 @@ def test_finished_walk_counts_every_range_as_read(stored: StoredWalk) -> None:
     assert sum(len(vnode.reads) for vnode in state.vnodes) == len(plan.ranges)
     assert {vnode.complete for vnode in state.vnodes} == {Epoch(stored.state.epoch + 1)}
     assert state.is_live
+
+
+@pytest.mark.parametrize("stored", ["live"], indirect=True)
+def test_live_walk_that_was_killed_in_an_epoch_is_not_live_before_its_next_merge(stored: StoredWalk) -> None:
+    """The epoch's merge may have landed: the sink holds more than the applied offset says."""
+    begun = Intent(Epoch(stored.state.epoch + 1), BarrierKind.CHECKPOINT, at(900), VisibleAt(at(900)), ((),), 0)
+    state, _ = migrate(replace(stored, state=replace(stored.state, intent=begun)), 10, 20, 30, 40)
+    assert {vnode.phase for vnode in state.vnodes} == {Phase.CATCH_UP}
