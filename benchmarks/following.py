@@ -56,7 +56,7 @@ def epoch(bench: Bench) -> list[Figure]:
         figure("epoch", "snapshot, upstream and merge, 100 rows each worker", reading, "s", goal="< 1"),
         figure("epoch", "empty, all three actors", empty, "s", goal="< 1"),
         figure("epoch", "live, one change", live, "s", goal="< 1"),
-        figure("epoch", "from a change's commit to the lake", reached[1:], "s", note="two epochs, no pause between"),
+        figure("epoch", "from a change's commit to the lake", reached[1:], "s", note="one epoch, no pause before it"),
     ]
 
 

@@ -33,7 +33,15 @@ from pyspark import SparkContext
 from consume_upstream.buffer import BufferNote, BufferWriter, ChangeBuffer
 from consume_upstream.key_order import KeyOrder, LendSession
 from consume_upstream.log.batch import LogBatch
-from consume_upstream.log.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt, VisibleGtids, resolve
+from consume_upstream.log.offset import (
+    CdcOffset,
+    LoggedTransaction,
+    Visibility,
+    VisibleAt,
+    VisibleGtids,
+    is_short_stretch,
+    resolve,
+)
 from consume_upstream.mark import UpstreamMarks, mark_chunk, upstream_marks
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import BackfillState, Intent
@@ -45,9 +53,6 @@ from vnode_backfill.words.change import BEFORE_PREFIX, ChangeOp, Mark
 from vnode_backfill.words.columns import Kind, TableDefinition
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key_range import SplitPlan
-
-_IN_DRIVER_BYTES = 16 * 1024 * 1024
-"""A shorter stretch is read in the driver: starting a Spark job would take longer than reading it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ class UpstreamTableExecutor:
             return landed
         pieces = [replace(piece, progress=progress(piece.part)) for piece in self._pieces(state, plan, intent)]
         run = partial(_consume_here, self._lend)
-        if spark and self._tasks and _is_large(pieces):
+        if spark and self._tasks and not is_short_stretch(state.written, intent.written):
             run = partial(_consume_in_spark, spark, self._tasks)
         done = run(pieces)
         hole = _first_hole(done)
@@ -146,10 +151,6 @@ class UpstreamTableExecutor:
         receipts = [receipt for piece in done for receipt in piece.receipts]
         # Without a change to keep there is nothing to commit: the log does not change, so a repeat finds the same note.
         return self._buffer.commit(intent.epoch, receipts, note) if receipts else note
-
-
-def _is_large(pieces: Sequence[LogPiece]) -> bool:
-    return len(pieces) > 1 or any(piece.upto.pos - piece.after.pos > _IN_DRIVER_BYTES for piece in pieces)
 
 
 def _consume_here(lend: LendSession | None, pieces: Sequence[LogPiece]) -> list[PieceConsumed]:

@@ -35,6 +35,8 @@ from dataclasses import dataclass, field, replace
 from consume_upstream.log.gtid import GtidSet, MariaDbGtidPosition, parse_gtids
 from vnode_backfill.words.errors import OffsetError
 
+SHORT_STRETCH_BYTES = 16 * 1024 * 1024
+"""The driver reads a stretch up to this long by itself: starting a Spark job would take longer than reading it."""
 _VERSION = 1
 _ERA = 1 << 32
 """More files than a server ever numbers."""
@@ -135,6 +137,14 @@ class CdcOffset:
 def era_shift(era: int) -> int:
     """What is added to a file's own number in this era."""
     return era * _ERA
+
+
+def is_short_stretch(after: CdcOffset, upto: CdcOffset) -> bool:
+    """Whether the driver reads `(after, upto]` by itself.
+
+    The ends of a stretch over several files do not say how long it is. It counts as long.
+    """
+    return after.number == upto.number and upto.pos - after.pos <= SHORT_STRETCH_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,10 @@ class VnodeState:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What epoch `epoch` will do, fixed before it does anything."""
+    """What epoch `epoch` will do, fixed before it does anything.
+
+    With `own_slice` its merge follows its buffer commit and takes in the changes of the epoch itself.
+    """
 
     epoch: Epoch
     kind: BarrierKind
@@ -72,6 +75,7 @@ class Intent:
     visible: Visibility
     ranges: tuple[tuple[int, ...], ...]
     plan_generation: int
+    own_slice: bool = False
 
     @property
     def ordinals(self) -> frozenset[int]:
@@ -266,9 +270,21 @@ def check_laws(before: BackfillState, after: BackfillState, plan: SplitPlan, res
     if after.written < before.written:
         raise LawBrokenError(f"the written offset would fall from {before.written} to {after.written}")
     check_assignment(after.assignment, plan.vnode_count)
+    _check_own_slice(after)
     for old, new in zip(before.vnodes, after.vnodes, strict=True):
         _check_vnode(old, new, set_back=new.vnode in resnapshot)
         _check_reads(new, plan)
+
+
+def _check_own_slice(state: BackfillState) -> None:
+    intent = state.intent
+    if intent is None or not intent.own_slice:
+        return
+    if intent.kind is not BarrierKind.CHECKPOINT or intent.ordinals or not state.is_live:
+        raise LawBrokenError(
+            f"epoch {intent.epoch} would merge its own slice, but it is a {intent.kind} of a job that "
+            f"{'is' if state.is_live else 'is not'} live and reads ranges {sorted(intent.ordinals)}"
+        )
 
 
 def _check_vnode(old: VnodeState, new: VnodeState, *, set_back: bool) -> None:

@@ -12,6 +12,10 @@ What is per vnode is in columns, because there may be 32,768 of them and every r
 are runs of consecutive ranges read in one epoch, in the order in which the state keeps them. `worker` is written for
 those who look; it is not read back, the bitmaps of the job's row decide.
 
+`own_slice` of an intent is written only where it is set. A state without it is as releases before it wrote it, and they
+read it. One with it they refuse, because they know every key of an intent: they would merge that epoch to another
+bound, and take a merge that has landed for theirs.
+
 `to_rows` and `from_rows` are each other's inverse, GTIDs that travel along with offsets included; anything that cannot
 be read exactly is a `StateError`.
 """
@@ -165,6 +169,7 @@ class _StoredIntent(_Stored):
     visible: str
     ranges: tuple[tuple[int, ...], ...]
     plan_generation: int
+    own_slice: bool = False
 
 
 class _StoredAcknowledgement(_Stored):
@@ -230,7 +235,7 @@ def _document(state: BackfillState, books: Bookkeeping) -> str:
         plans=books.plans,
         requests=numbers_to_text(books.requests),
         percent=books.percent,
-    ).model_dump_json()
+    ).model_dump_json(exclude_defaults=True)
 
 
 def _stored_intent(intent: Intent) -> _StoredIntent:
@@ -241,6 +246,7 @@ def _stored_intent(intent: Intent) -> _StoredIntent:
         visible=visibility_to_json(intent.visible),
         ranges=intent.ranges,
         plan_generation=intent.plan_generation,
+        own_slice=intent.own_slice,
     )
 
 
@@ -286,6 +292,7 @@ def _intent(stored: _StoredIntent) -> Intent:
         visibility_from_json(stored.visible),
         stored.ranges,
         stored.plan_generation,
+        stored.own_slice,
     )
 
 

@@ -198,6 +198,8 @@ def _document(stored: StoredWalk) -> _StoredDocument:
 
 
 def _stored_intent(intent: Intent) -> _StoredIntent:
+    if intent.own_slice:
+        raise LawBrokenError(f"the form of a walk has no place for an epoch that merges its own slice: {intent}")
     return _StoredIntent(
         epoch=intent.epoch,
         kind=intent.kind,

@@ -257,6 +257,14 @@ def test_limit_of_an_earlier_release_that_no_server_takes_is_bounded(open_single
     assert found.state.controls == Controls(rows_per_second=MOST_ROWS_PER_SECOND)
 
 
+def test_epoch_that_merges_its_own_slice_has_no_place_in_the_fixed_form(open_single: OpenSingle) -> None:
+    store = open_single()
+    state = ended(begun(store), 1, 200)
+    assert state.intent is not None
+    with pytest.raises(LawBrokenError, match="no place for an epoch that merges its own slice"):
+        store.commit(replace(state, intent=replace(state.intent, own_slice=True)))
+
+
 def test_rows_behind_the_cursor_are_shown_as_read(open_single: OpenSingle) -> None:
     store = open_single()
     state = begun(store)

@@ -82,6 +82,10 @@ class WalkDriver(Driver):
         yield None
         yield RangesRead(action.barrier.epoch, self.receipts(), action.barrier.attempt)
 
+    def says_short(self) -> bool:
+        """The form of a walk has no place for an epoch that merges its own slice, so a performer never says it."""
+        return False
+
     def landed(self, epoch: Epoch) -> tuple[ReadReceipt, ...] | None:
         return self.sink.landed.get((self.app("append"), epoch))
 

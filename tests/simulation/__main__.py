@@ -8,13 +8,17 @@ from tests.simulation.simulator import Simulation
 
 
 def main(count: int, first: int) -> int:
-    crashes = commits = 0
+    crashes = commits = own_slices = 0
     for seed in range(first, first + count):
         simulation = Simulation(seed)
         simulation.run()
         crashes += simulation.crashes
         commits += simulation.commits
-    print(f"{count} histories from seed {first}: {crashes} crashes, {commits} commits, 0 failures")
+        own_slices += simulation.own_slices
+    print(
+        f"{count} histories from seed {first}: {crashes} crashes, {commits} commits, "
+        f"{own_slices} epochs that merged their own slice, 0 failures"
+    )
     return 0
 
 

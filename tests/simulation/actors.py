@@ -216,7 +216,12 @@ class Driver:
             visible = self.source.visible_offset()
             yield None
             written = self.source.written_offset()
-        yield Sampled(Sample(written, visible, self.random.randrange(12)), action.ticket)
+        rows, short = self.random.randrange(12), self.says_short()
+        yield Sampled(Sample(written, visible, rows, short=short), action.ticket)
+
+    def says_short(self) -> bool:
+        """Whether the log since the sample before is short, which is at random: nothing but speed may depend on it."""
+        return self.random.random() < 0.7
 
     def commit(self, action: CommitEpoch) -> Steps:
         yield None

@@ -84,6 +84,8 @@ _set_back = honour_requests._set_back
 _honoured = coordinator._honoured
 _work = coordinator._work
 _failed = coordinator._failed
+_merge_bound = next_epoch.merge_bound
+_may_go_live = next_epoch.may_go_live
 
 
 def _outside_too(marks: UpstreamMarks, visible: VisibleAt) -> MarkView:
@@ -131,6 +133,26 @@ def _merge_too_early(vnode: VnodeState, chosen: Intent) -> bool:
 
 def _merge_past_the_buffer(state: BackfillState, chosen: Intent) -> CdcOffset:
     return chosen.written
+
+
+def _before_the_buffer(chosen: Intent) -> bool:
+    return chosen.kind is BarrierKind.SYNC_CHECKPOINT
+
+
+def _merge_without_the_slice(state: BackfillState, chosen: Intent) -> CdcOffset:
+    return state.written if chosen.own_slice else _merge_bound(state, chosen)
+
+
+def _always_own_slice(state: BackfillState, sample: next_epoch.Sample) -> bool:
+    return sample.short
+
+
+def _unchecked(state: BackfillState) -> None:
+    """The law that would name it before any row is wrong."""
+
+
+def _live_by_an_own_slice(vnode: VnodeState, chosen: Intent) -> bool:
+    return chosen.own_slice or _may_go_live(vnode, chosen)
 
 
 def _readable_without_floor(state: BackfillState, plan: SplitPlan, vnode: VnodeState) -> list[PlannedRange]:
@@ -282,6 +304,17 @@ class _ResamplesOnReplay(Simulation):
         super()._recover()
 
 
+class _ForgetsTheOwnSlice(Simulation):
+    """Keeps no word of it in the intent: a repeat decides again, by what the source says then."""
+
+    def _recover(self) -> None:
+        state = self.store.state
+        if state.intent is not None and state.intent.kind is BarrierKind.CHECKPOINT and state.is_live:
+            again = replace(state.intent, own_slice=self.random.random() < 0.5)
+            self.store.states[-1] = replace(state, intent=again)
+        super()._recover()
+
+
 class _FirstOffsetWritten(Simulation):
     def _first_offset(self) -> VisibleAt:
         return VisibleAt(self.source.written_offset())
@@ -354,6 +387,23 @@ SABOTAGES: dict[str, Sabotage] = {
     "rule 5: merge goes past the buffer": Sabotage(
         patches=tuple(
             (module, "merge_bound", _merge_past_the_buffer) for module in (next_epoch, coordinator, end_of_epoch)
+        )
+    ),
+    "own slice: the merge does not wait for the buffer": Sabotage(
+        patches=((coordinator, "merges_own_slice", _before_the_buffer),)
+    ),
+    "own slice: merged without it and counted as applied": Sabotage(
+        patches=((coordinator, "merge_bound", _merge_without_the_slice),)
+    ),
+    "own slice: decided again by a repeat": Sabotage(simulation=_ForgetsTheOwnSlice),
+    "own slice: merged while ranges are unread": Sabotage(
+        patches=((next_epoch, "_may_merge_own_slice", _always_own_slice),)
+    ),
+    "own slice: a vnode that is not read counts": Sabotage(
+        patches=(
+            (next_epoch, "_may_merge_own_slice", _always_own_slice),
+            (next_epoch, "may_go_live", _live_by_an_own_slice),
+            (states, "_check_own_slice", _unchecked),
         )
     ),
     "rule 6: a visibility with holes": Sabotage(patches=((offsets, "resolve", _with_holes),)),

@@ -1,7 +1,8 @@
 """Runs one random history of a job: traffic, crashes at every action, failures, other logs, requests; checks it
 throughout.
 
-Checked after every commit: each live vnode's rows in the sink are the source's rows at the vnode's applied offset.
+Checked after every commit: each live vnode's rows in the sink are the source's rows at the vnode's applied offset. An
+epoch that merged its own slice has left nothing to merge.
 Checked at the end, when the traffic has stopped and the job has stopped at a SyncCheckpoint: sink and source are equal.
 """
 
@@ -65,6 +66,7 @@ class Simulation:
     commits: int = 0
     changed_logs: int = 0
     ended: int = 0
+    own_slices: int = 0
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -82,6 +84,9 @@ class Simulation:
             self._recreate_once_more()
             self._create("job-2")
             self._live_through(self.random.randrange(60, 320))
+            if self.random.random() < 0.3:
+                self._go_live()
+                self._follow(self.random.randrange(40, 160))
             self._finish()
         except (WrongError, BackfillError, AssertionError, KeyError, IndexError) as error:
             tail = "\n".join(self.story[-120:])
@@ -149,6 +154,7 @@ class Simulation:
                 # A reason is stored in the middle of an epoch, whose effects the sink may hold already.
                 self._check_live_vnodes()
             self._check_bitmaps(before)
+            self._check_own_slice(before)
         for action in actions:
             if isinstance(action, InjectBarrier):
                 self.barriers.inject(action.barrier)
@@ -173,6 +179,19 @@ class Simulation:
                 self._fail()
             elif dice < 0.41:
                 self._ask(self._request())
+            else:
+                self._step()
+
+    def _follow(self, steps: int) -> None:
+        """A live job that nobody asks for anything: traffic, crashes and failures only."""
+        for _ in range(steps):
+            dice = self.random.random()
+            if dice < 0.2:
+                self._say(self.source.step())
+            elif dice < 0.24:
+                self._crash()
+            elif dice < 0.25:
+                self._fail()
             else:
                 self._step()
 
@@ -282,10 +301,7 @@ class Simulation:
 
     def _finish(self) -> None:
         """Stop the traffic, let the job go live, stop it, and compare."""
-        self.source.settle()
-        for kind in (RequestKind.RESUME, RequestKind.RATE_LIMIT):
-            self._ask(Request(len(self.requests) + 1, kind))
-        self._until(lambda: self.coordinator.saved.is_live and self.coordinator.stage is Stage.IDLE)
+        self._go_live()
         self._ask(Request(len(self.requests) + 1, RequestKind.STOP))
         self._until(lambda: self.coordinator.stage is Stage.STOPPED)
         state = self.coordinator.saved
@@ -293,6 +309,12 @@ class Simulation:
             raise WrongError(f"stopped at {state.vnodes[0].applied}, the source is at {self.source.written_offset()}")
         if self.sink.rows != self.source.visible:
             raise WrongError(f"sink {self.sink.rows}\nsource {self.source.visible}")
+
+    def _go_live(self) -> None:
+        self.source.settle()
+        for kind in (RequestKind.RESUME, RequestKind.RATE_LIMIT):
+            self._ask(Request(len(self.requests) + 1, kind))
+        self._until(lambda: self.coordinator.saved.is_live and self.coordinator.stage is Stage.IDLE)
 
     def _until(self, done: Callable[[], bool]) -> None:
         for _ in range(20_000):
@@ -322,6 +344,15 @@ class Simulation:
         applied = {v.applied for v in after.vnodes if v.phase is Phase.LIVE}
         if before.intent is None or before.intent.kind is not BarrierKind.SYNC_CHECKPOINT or applied - {after.written}:
             raise WrongError(f"bitmaps changed after {before.intent}: applied {applied}, written {after.written}")
+
+    def _check_own_slice(self, before: BackfillState) -> None:
+        after = self.coordinator.saved
+        if before.intent is None or not before.intent.own_slice or after.epoch == before.epoch:
+            return
+        self.own_slices += 1
+        applied = {v.applied for v in after.vnodes}
+        if applied != {after.written}:
+            raise WrongError(f"epoch {after.epoch} merged its own slice: applied {applied}, written {after.written}")
 
     def _say(self, line: str) -> None:
         self.story.append(line)

@@ -19,7 +19,7 @@ CHUNKS = 20
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_sink_equals_source_after_any_history(chunk: int) -> None:
-    crashes = commits = changed_logs = ended = 0
+    crashes = commits = changed_logs = ended = own_slices = 0
     for seed in range(chunk, SEEDS, CHUNKS):
         simulation = Simulation(seed)
         simulation.run()
@@ -27,10 +27,12 @@ def test_sink_equals_source_after_any_history(chunk: int) -> None:
         commits += simulation.commits
         changed_logs += simulation.changed_logs
         ended += simulation.ended
+        own_slices += simulation.own_slices
     assert crashes > 0
     assert commits > 0
     assert changed_logs > 0
     assert ended > 0
+    assert own_slices > 0
 
 
 @pytest.mark.parametrize("rule", SABOTAGES)

@@ -6,6 +6,7 @@ events. No clock, no socket, no Spark: the whole protocol can be run in a test, 
     STARTING ──Started──► WORKING (the committed intent, again)        … or SAMPLING where there is none
     WORKING  ──RangesRead, ChangesBuffered, EpochMerged──►
                receipts are committed after the merge (one committer per table): ReceiptsCommitted
+               where the epoch merges its own slice, the merge is ordered after ChangesBuffered only
              ──all collected──► EXTENDING (only for a re-snapshot beyond the plan) ──PlanExtended──► SAMPLING
     SAMPLING ──Sampled──► COMMITTING (this epoch's end and the next one's intent, in one commit)
                       └─► IDLE where nothing changed and nothing is to be done: a Barrier, nothing is written
@@ -41,7 +42,14 @@ from progress.state.barriers import CdcTableBackfillProgress, CreateMviewProgres
 from progress.state.report import NOTHING_IN_HAND, InHand
 from vnode_backfill.decide.end_of_epoch import NOTHING_COLLECTED, Collected, after_epoch
 from vnode_backfill.decide.honour_requests import controlled, honour, set_ranges_back
-from vnode_backfill.decide.next_epoch import Sample, merge_bound, merging_vnodes, next_intent, start_reading
+from vnode_backfill.decide.next_epoch import (
+    Sample,
+    merge_bound,
+    merges_own_slice,
+    merging_vnodes,
+    next_intent,
+    start_reading,
+)
 from vnode_backfill.decide.protocol import (
     Action,
     ActorFailed,
@@ -194,7 +202,7 @@ def _work(state: Coordinator) -> Decision:
     state = replace(state, stage=Stage.WORKING, collected=NOTHING_COLLECTED, in_hand=NOTHING_IN_HAND)
     intent, barrier = state.intent, state.barrier
     actions: list[Action] = [InjectBarrier(barrier), _reads(state), BufferChanges(barrier, state.saved.written, intent)]
-    if intent.kind is not BarrierKind.SYNC_CHECKPOINT:
+    if not merges_own_slice(intent):
         actions.append(_merge(state))
     return state, tuple(actions)
 
@@ -226,7 +234,7 @@ def _collect(state: Coordinator, event: RangesRead | ChangesBuffered | EpochMerg
             collected = replace(before, read=event)
         case ChangesBuffered():
             collected = replace(before, buffered=event)
-            if state.intent.kind is BarrierKind.SYNC_CHECKPOINT:
+            if merges_own_slice(state.intent):
                 actions.append(_merge(state))
         case EpochMerged():
             collected = replace(before, merged=event)

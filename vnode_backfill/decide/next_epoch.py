@@ -7,6 +7,10 @@ next commit. These bounds make it right:
   has its high watermark at w[n+1], which is sampled after every read of n has ended. So it merges first in epoch n+2.
 - A SyncCheckpoint merges after its own buffer commit, up to w[N], so a vnode read in epoch N-1 may take part. It reads
   nothing.
+- A Checkpoint of a live job merges its own slice in the same way where the slice is short. A change is then in the sink
+  an epoch sooner. Log and merge no longer overlap, which costs no more time than a short stretch takes to read. A long
+  slice is merged an epoch later, beside the next one, so that a job that fell behind catches up as fast as it can. The
+  intent says which of the two it is (`own_slice`): a repeat that chose anew would count a merge up to the other bound.
 - A range that is read again must not show less than what is applied already, to any vnode: a plan extension may have
   moved a key to another vnode. So the range waits until the visibility covers its vnode's `floor`, the highest applied
   offset when the range was set back.
@@ -33,18 +37,25 @@ from vnode_backfill.words.key_range import PlannedRange, SplitPlan
 class Sample:
     """The source's answer between two epochs; `rows_per_worker` is how much a worker can read in one epoch.
 
-    `hold` is set while the source is too busy for a snapshot; the log is captured all the same.
+    `hold` is set while the source is too busy for a snapshot; the log is captured all the same. `short` is set where
+    the log since the sample before is so short that an epoch may merge it itself.
     """
 
     written: CdcOffset
     visible: Visibility
     rows_per_worker: int
     hold: bool = False
+    short: bool = False
+
+
+def merges_own_slice(intent: Intent) -> bool:
+    """Whether the intent's epoch merges what it captures itself: its merge then begins after its buffer commit."""
+    return intent.own_slice or intent.kind is BarrierKind.SYNC_CHECKPOINT
 
 
 def merge_bound(state: BackfillState, intent: Intent) -> CdcOffset:
     """The offset up to which the intent's epoch merges; `state` is the commit that holds the intent."""
-    return intent.written if intent.kind is BarrierKind.SYNC_CHECKPOINT else state.written
+    return intent.written if merges_own_slice(intent) else state.written
 
 
 def may_go_live(vnode: VnodeState, intent: Intent) -> bool:
@@ -53,7 +64,7 @@ def may_go_live(vnode: VnodeState, intent: Intent) -> bool:
     It does where the high watermark of the vnode's last read is at or below the merge bound: the buffer then holds the
     vnode's whole window. A vnode that is live already may merge again for the same reason.
     """
-    wait = 1 if intent.kind is BarrierKind.SYNC_CHECKPOINT else 2
+    wait = 1 if merges_own_slice(intent) else 2
     return vnode.complete is not None and vnode.complete + wait <= intent.epoch
 
 
@@ -74,8 +85,14 @@ def next_intent(state: BackfillState, plan: SplitPlan, sample: Sample, *, drain:
     lanes = tuple(
         lane_ranges(state, plan, bitmap, sample.rows_per_worker) if reading else () for bitmap in state.assignment
     )
-    intent = Intent(epoch, kind, sample.written, sample.visible, lanes, state.plan_generation)
+    own_slice = not drain and _may_merge_own_slice(state, sample)
+    intent = Intent(epoch, kind, sample.written, sample.visible, lanes, state.plan_generation, own_slice)
     return intent if drain or _has_work(state, intent) else None
+
+
+def _may_merge_own_slice(state: BackfillState, sample: Sample) -> bool:
+    """A live job has no range to read. It is asked anew for each epoch, so a re-snapshot ends it by itself."""
+    return sample.short and state.is_live
 
 
 def lane_ranges(state: BackfillState, plan: SplitPlan, bitmap: VnodeBitmap, rows: int) -> tuple[int, ...]:

@@ -54,6 +54,7 @@ class Job:
     coordinator: Coordinator
     position: int = 100
     rows_per_worker: int = 1000
+    short: bool = False
     hold: tuple[type[Action], ...] = ()
     orders: list[Action] = field(default_factory=list)
     held: list[Action] = field(default_factory=list)
@@ -89,7 +90,7 @@ class Job:
         return self.happen(Sampled(self.sample_of(), self.coordinator.asked))
 
     def sample_of(self) -> Sample:
-        return Sample(at(self.position), VisibleAt(at(self.position)), self.rows_per_worker)
+        return Sample(at(self.position), VisibleAt(at(self.position)), self.rows_per_worker, short=self.short)
 
     def ask(self, number: int, kind: RequestKind, **what: object) -> list[Action]:
         return self.happen(RequestArrived(Request(number, kind, **what)))  # type: ignore[arg-type]

@@ -15,9 +15,11 @@ from pyspark.sql import SparkSession
 
 from consume_upstream.executor import UpstreamTableExecutor
 from consume_upstream.log.continuity import check_log_goes_on
+from consume_upstream.log.offset import CdcOffset, is_short_stretch
 from progress.state.backfill_state import BackfillState, Phase
 from progress.state.barriers import LocalBarrierManager
 from progress.task_progress import EpochProgress
+from vnode_backfill.config.job import Executor
 from vnode_backfill.decide.next_epoch import Sample
 from vnode_backfill.decide.protocol import (
     Action,
@@ -191,7 +193,9 @@ class Performer:
         check_log_goes_on(last, written)
         self.seen.written = written
         rows = int(self._rows_per_second(state) * config.epoch.backfill.total_seconds())
-        self.barriers.tell(Sampled(Sample(written, visible, rows, hold=bool(self.seen.throttled_by)), action.ticket))
+        short = may_be_merged_at_once(config.executor, last, written)
+        sample = Sample(written, visible, rows, hold=bool(self.seen.throttled_by), short=short)
+        self.barriers.tell(Sampled(sample, action.ticket))
 
     def _presses(self, state: BackfillState) -> bool:
         """Whether something waits for the next epoch: a start or a stop, ranges, or a vnode whose first merge is due."""
@@ -233,6 +237,14 @@ class Performer:
                 detail="Beside them the next attempt could write twice.",
                 hint="Run it again: it continues where it was.",
             )
+
+
+def may_be_merged_at_once(executor: Executor, after: CdcOffset, upto: CdcOffset) -> bool:
+    """Whether an epoch may merge this slice itself; not under the single executor.
+
+    The stored form of a walk is fixed, and such an intent has no place in it.
+    """
+    return executor is Executor.PARALLEL and is_short_stretch(after, upto)
 
 
 def _reached_at(spark: SparkSession) -> tuple[str, str]:

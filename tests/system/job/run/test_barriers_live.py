@@ -121,6 +121,29 @@ def test_every_kind_of_barrier_does_what_it_says(
         assert data_files(job) == files
 
 
+def test_change_reaches_the_lake_in_the_epoch_that_captures_it(
+    spark: SparkSession, mariadb_server: MariaDbServer, tmp_path: Path
+) -> None:
+    with live_job(spark, mariadb_server, tmp_path, rows=500) as job:
+        job.start()
+        job.until_live()
+        idle_barriers(job, 2)
+        before, version = job.committed[-1], job.versions()["lake"]
+        with mariadb_server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"DELETE FROM {job.table.quoted} ORDER BY {job.table.key} LIMIT 1")
+            connection.commit()
+        job.until(lambda: job.committed[-1].epoch > before.epoch, "the end of the epoch that captures the change")
+        after = job.committed[-1]
+        assert after.epoch == before.epoch + 1
+        assert before.written < after.written
+        assert {vnode.applied for vnode in after.vnodes} == {after.written}
+        assert job.versions()["lake"] == version + 1
+        job.assert_equal()
+        idle_barriers(job, 3)
+        assert job.state == after, "nothing is left for another epoch"
+        job.stop()
+
+
 def assert_drained(job: LiveJob) -> None:
     """Epochs ended with checkpoints, the last one with a SyncCheckpoint: everything captured is applied, to every vnode
     alike."""

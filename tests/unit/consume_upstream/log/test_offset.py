@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from consume_upstream.log.gtid import GtidSet
 from consume_upstream.log.offset import (
+    SHORT_STRETCH_BYTES,
     CdcOffset,
     LoggedTransaction,
     Visibility,
     VisibleAt,
     VisibleGtids,
+    is_short_stretch,
     resolve,
     visibility_from_json,
     visibility_to_json,
@@ -179,3 +181,18 @@ def test_whatever_stands_in_a_later_era_comes_after_everything_in_an_earlier_one
     assert (new.file, new.era) == ("mysql-bin.000001", 1)
     assert CdcOffset.from_json(new.to_json()) == new
     assert new.in_era(0) == CdcOffset.at("second", "mysql-bin.000001", 4)
+
+
+@pytest.mark.parametrize(
+    ("upto", "short"),
+    [
+        (at(100), True),
+        (at(100 + SHORT_STRETCH_BYTES), True),
+        (at(101 + SHORT_STRETCH_BYTES), False),
+        (at(4, number=2), False),
+        (at(100).in_era(1), False),
+    ],
+    ids=["nothing", "just short", "a byte longer", "the next file", "the same place of another log"],
+)
+def test_stretch_is_short_where_both_ends_are_near_in_one_file(upto: CdcOffset, short: bool) -> None:
+    assert is_short_stretch(at(100), upto) is short

@@ -71,6 +71,7 @@ intents = st.builds(
     visibilities,
     st.lists(st.lists(counts, max_size=4).map(tuple), max_size=4).map(tuple),
     small,
+    st.booleans(),
 )
 reads = st.lists(st.tuples(st.integers(min_value=0, max_value=40), epochs), max_size=12, unique_by=lambda pair: pair[0])
 

@@ -11,6 +11,7 @@ from progress.state.backfill_state import (
     FORGOTTEN,
     BackfillState,
     Controls,
+    Intent,
     Phase,
     VnodeState,
     check_laws,
@@ -20,7 +21,7 @@ from progress.state.backfill_state import (
 )
 from tests.unit.progress.state.state_examples import at, beginning, plan_with
 from vnode_backfill.words.bitmap import VnodeBitmap, split_evenly
-from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.epoch import BarrierKind, Epoch
 from vnode_backfill.words.errors import BitmapError, LawBrokenError
 from vnode_backfill.words.key import VnodeId
 
@@ -146,6 +147,36 @@ def test_lawful_commit_is_accepted() -> None:
 def test_commit_that_breaks_a_law_is_refused_with_both_values(after: BackfillState, reason: str) -> None:
     with pytest.raises(LawBrokenError, match=reason):
         check_laws(read_state(), after, PLAN, frozenset())
+
+
+LIVE = replace(
+    beginning(PLAN),
+    vnodes=tuple(
+        replace(
+            v, phase=Phase.LIVE, complete=Epoch(1), reads=tuple((r.ordinal, Epoch(0)) for r in PLAN.of_vnode(v.vnode))
+        )
+        for v in beginning(PLAN).vnodes
+    ),
+)
+OWN_SLICE = Intent(Epoch(1), BarrierKind.CHECKPOINT, at(200), VisibleAt(at(200)), ((),), 0, own_slice=True)
+
+
+def test_live_job_may_merge_its_own_slice() -> None:
+    check_laws(LIVE, replace(LIVE, revision=1, intent=OWN_SLICE), PLAN, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("state", "intent"),
+    [
+        (beginning(PLAN), OWN_SLICE),
+        (LIVE, replace(OWN_SLICE, ranges=((0,),))),
+        (LIVE, replace(OWN_SLICE, kind=BarrierKind.SYNC_CHECKPOINT)),
+    ],
+    ids=["not live", "a range is read", "a SyncCheckpoint"],
+)
+def test_no_other_epoch_merges_its_own_slice(state: BackfillState, intent: Intent) -> None:
+    with pytest.raises(LawBrokenError, match="epoch 1 would merge its own slice"):
+        check_laws(state, replace(state, revision=1, intent=intent), PLAN, frozenset())
 
 
 def test_vnode_set_back_on_request_may_leave_live() -> None:

@@ -13,20 +13,30 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consume_upstream.log.offset import VisibleAt
 from progress.state.backfill_state import (
     MOST_ROWS_PER_SECOND,
     Acknowledgement,
     BackfillState,
     Controls,
+    Intent,
     Request,
     RequestKind,
 )
-from progress.store.checkpoint_rows import Bookkeeping, from_rows, numbers_from_text, numbers_to_text, to_rows
+from progress.store.checkpoint_rows import (
+    JOB,
+    Bookkeeping,
+    document_of,
+    from_rows,
+    numbers_from_text,
+    numbers_to_text,
+    to_rows,
+)
 from progress.store.lease import Process
 from progress.store.reader import folder_name
 from progress.store.state_table import DEFAULT_RETENTION
 from progress.store.store import Retention, StateReader, StateStore
-from tests.unit.progress.state.state_examples import PARTS, beginning, plan_with, states
+from tests.unit.progress.state.state_examples import PARTS, at, beginning, plan_with, states
 from tests.unit.progress.store.state_folder import (
     MINUTE,
     PLAN,
@@ -40,7 +50,7 @@ from tests.unit.progress.store.state_folder import (
     stored_state,
 )
 from vnode_backfill.words.bitmap import split_evenly
-from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.epoch import BarrierKind, Epoch
 from vnode_backfill.words.errors import LawBrokenError, StateError
 from vnode_backfill.words.key import VnodeId
 from vnode_backfill.words.key_range import bound_of
@@ -83,6 +93,16 @@ def test_any_state_comes_back_from_the_table_as_it_was(
     write_deltalake(path, rows)
     read = DeltaTable(path).to_pyarrow_table()
     assert from_rows(read) == (state, Bookkeeping("id"))
+
+
+@pytest.mark.parametrize("own_slice", [False, True])
+def test_earlier_releases_read_every_intent_but_one_that_they_would_carry_out_in_another_way(own_slice: bool) -> None:
+    """They refuse a key that they do not know, and so must find it in such an intent and in no other."""
+    known = {"epoch", "kind", "written", "visible", "ranges", "plan_generation"}
+    intent = Intent(Epoch(1), BarrierKind.CHECKPOINT, at(200), VisibleAt(at(200)), ((),), 0, own_slice)
+    document = document_of(to_rows(replace(beginning(PLAN), intent=intent), Bookkeeping("id")), JOB)
+    assert document is not None
+    assert set(json.loads(document)["intent"]) == known | ({"own_slice"} if own_slice else set())
 
 
 def test_reason_that_is_no_text_can_be_stored() -> None:
