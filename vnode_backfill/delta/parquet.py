@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vnode_backfill.delta.files import FileReceipt, Value
+from vnode_backfill.delta.rows import Rows
 from vnode_backfill.delta.storage import Storage
 from vnode_backfill.words.columns import Kind, TableDefinition
 
@@ -124,21 +125,30 @@ def as_schema(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
     return table.select(schema.names).cast(schema)
 
 
-def read_columns(storage: Storage, path: str, schema: pa.Schema) -> pa.Table:
-    """Some columns of a file, all rows."""
+def read_columns(storage: Storage, path: str, schema: pa.Schema, *, gone: Rows | None = None) -> pa.Table:
+    """Some columns of a file: all rows, in order, except those that are gone."""
     with storage.filesystem().open_input_file(path) as source:
         parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
-        return as_schema(parquet.read(columns=schema.names, use_threads=False), schema)
+        table = as_schema(parquet.read(columns=schema.names, use_threads=False), schema)
+    return table if gone is None else table.filter(pa.array(~gone.mask(table.num_rows)))
 
 
-def read_batches(storage: Storage, path: str, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of a file in order, a bounded number at a time."""
+def read_batches(storage: Storage, path: str, schema: pa.Schema, *, gone: Rows | None = None) -> Iterator[pa.Table]:
+    """The rows of a file in order, a bounded number at a time, except those that are gone.
+
+    `gone.rest` of the file's rows has the positions of those that come.
+    """
     with storage.filesystem().open_input_file(path) as source:
         parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
         size = sum(parquet.metadata.row_group(g).total_byte_size for g in range(parquet.num_row_groups))
-        rows = batch_rows(size, parquet.metadata.num_rows)
-        for batch in parquet.iter_batches(batch_size=rows, columns=schema.names, use_threads=False):
-            yield as_schema(batch, schema)
+        count = parquet.metadata.num_rows
+        left = None if gone is None else ~gone.mask(count)
+        start = 0
+        for batch in parquet.iter_batches(batch_size=batch_rows(size, count), columns=schema.names, use_threads=False):
+            kept = batch if left is None else batch.filter(pa.array(left[start : start + batch.num_rows]))
+            start += batch.num_rows
+            if kept.num_rows:
+                yield as_schema(kept, schema)
 
 
 def batch_rows(size: int, rows: int) -> int:
