@@ -17,6 +17,7 @@ from deltalake import DeltaTable, QueryBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vnode_backfill.delta import parquet
 from vnode_backfill.delta.files import DeletionVector
 from vnode_backfill.delta.parquet import read_batches, read_columns
 from vnode_backfill.delta.rows import Rows
@@ -187,7 +188,8 @@ def test_a_kept_vector_is_not_read_again_and_the_oldest_one_goes(tmp_path: Path)
 
 
 @pytest.mark.parametrize("gone", [[], [0], [5, 6, 7, 8, 9, 10], [249], list(range(250)), [0, 99, 100, 249]])
-def test_rows_that_are_gone_are_not_read(tmp_path: Path, gone: list[int]) -> None:
+def test_rows_that_are_gone_are_not_read(tmp_path: Path, gone: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "READ_ROWS", 16)
     table = pa.table({"id": pa.array(range(1000, 1250), pa.int64()), "name": [f"n{n}" for n in range(250)]})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=7)
     storage, rows = Storage.of(str(tmp_path)), rows_of(*gone)

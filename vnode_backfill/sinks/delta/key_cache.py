@@ -1,0 +1,231 @@
+"""Keeps indexes of files on the local disk, where every process of the job maps them into memory.
+
+What must be true: an index that comes from here is that of the file it is asked for. A wrong one would miss rows, and
+their keys would be in the table twice. Why it is:
+
+- A file's name is unique and its content never changes. An index is kept under the table's path, the file's path and
+  the names and types of the key columns.
+- Nobody else can write to the folder: it belongs to this user alone (see `cache_folder`).
+- An index is written under another name and renamed, so it is whole or not there. After a power cut a file may have its
+  size and not its content. So the first time a process maps one, it compares the checksum of all of it.
+
+Whatever is missing, cut or damaged is made again from the file itself. An index that is deleted while it is mapped
+stays in memory for those who have it. All indexes together are not larger than the limit: those that were used least
+recently go first, and one that is larger than the limit is not kept at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import stat
+import struct
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+
+from vnode_backfill.config.cache_folder import private_folder
+from vnode_backfill.delta.files import DataFile
+from vnode_backfill.delta.parquet import read_columns
+from vnode_backfill.delta.storage import Storage, storage_errors
+from vnode_backfill.sinks.delta.key_index import Arrays, BytesKeys, FileKeys, NumberKeys, index_keys
+from vnode_backfill.sinks.delta.key_pruning import find_pruned
+from vnode_backfill.sinks.delta.key_values import Ints
+from vnode_backfill.words.errors import SinkError
+
+_MAGIC = b"vnbkeys1"
+_HEAD = struct.Struct("<8sII")
+"""The format, the size of the description, and the checksum of everything after this."""
+_ALIGNED = 64
+_SUFFIX = ".keys"
+
+
+class KeyCache:
+    """The indexes in one folder, up to `limit_bytes`; with 0 none is kept. Threads and processes may share it."""
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._mapped: OrderedDict[Path, FileKeys] = OrderedDict()
+        self._lock = Lock()
+        try:
+            self._folder = private_folder(folder) if limit_bytes else folder
+        except OSError as error:
+            raise SinkError(
+                f"indexes of keys cannot be kept in {folder}",
+                detail=str(error),
+                hint="Name a folder that only this user can write to, or set `sink.delta.key_cache: 0`.",
+            ) from error
+
+    def find(self, storage: Storage, file: DataFile, schema: pa.Schema, keys: pa.Table) -> tuple[Ints, Ints]:
+        """Pairs of a row of the file and a key that is the row's: by its index, or without one if none is kept."""
+        if not self._limit:
+            return find_pruned(storage, file, schema, keys)
+        return self.of(storage, file, schema).find(keys)
+
+    def of(self, storage: Storage, file: DataFile, schema: pa.Schema) -> FileKeys:
+        """The index of a file, made if it is not here."""
+        if not self._limit:
+            return _made(storage, file, schema)
+        path = self._folder / (_name(storage, file, schema) + _SUFFIX)
+        found = self._in_memory(path) or self._map(path, schema)
+        if found is not None:
+            return found
+        made = _made(storage, file, schema)
+        return made if not self._store(path, made) else self._map(path, schema) or made
+
+    def _in_memory(self, path: Path) -> FileKeys | None:
+        with self._lock:
+            found = self._mapped.get(path)
+            if found is not None:
+                self._mapped.move_to_end(path)
+                with suppress(OSError):
+                    os.utime(path)
+            return found
+
+    def _map(self, path: Path, schema: pa.Schema) -> FileKeys | None:
+        """The index in this file, None if there is none; a damaged one is deleted."""
+        try:
+            index = _loaded(_mapping(path), schema)
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError):
+            with suppress(OSError):
+                path.unlink()
+            return None
+        with self._lock:
+            self._mapped[path] = index
+            while sum(map(_size, self._mapped.values())) > self._limit:
+                self._mapped.popitem(last=False)
+        return index
+
+    def _store(self, path: Path, index: FileKeys) -> bool:
+        """Whether it is kept now; it is not if it has no room or the disk does not take it."""
+        content = _content(index)
+        size = sum(map(len, content))
+        if size > self._limit:
+            return False
+        draft = path.with_name(f"{uuid4().hex}.draft")
+        try:
+            self._make_room(size)
+            with draft.open("xb") as file:
+                file.writelines(content)
+            draft.replace(path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            return False
+        return True
+
+    def _make_room(self, size: int) -> None:
+        """Delete what was used least recently, also drafts of processes that were killed."""
+        private_folder(self._folder)
+        held = sorted(_entries(self._folder))
+        total = sum(each for _, each, _ in held) + size
+        for _, each, path in held:
+            if total <= self._limit:
+                return
+            path.unlink(missing_ok=True)
+            with self._lock:
+                self._mapped.pop(path, None)
+            total -= each
+
+
+def _made(storage: Storage, file: DataFile, schema: pa.Schema) -> FileKeys:
+    with storage_errors(f"{file.path} cannot be read"):
+        return index_keys(read_columns(storage, file.path, schema), schema)
+
+
+def _name(storage: Storage, file: DataFile, schema: pa.Schema) -> str:
+    told = json.dumps([storage.path, file.path, [(field.name, str(field.type)) for field in schema]])
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _entries(folder: Path) -> list[tuple[int, int, Path]]:
+    """When each file was used last, its size, and its path."""
+    found: list[tuple[int, int, Path]] = []
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            facts = path.lstat()
+            found.append((facts.st_mtime_ns, facts.st_size, path))
+    return found
+
+
+def _size(index: FileKeys) -> int:
+    return sum(array.nbytes for array in index.arrays().values())
+
+
+def _content(index: FileKeys) -> list[bytes | memoryview]:
+    """The index as a file: the head, the description of its arrays, and the arrays, each where it can be mapped."""
+    arrays = index.arrays()
+    secret = index.secret.hex() if isinstance(index, BytesKeys) else ""
+    shapes = [(name, array.dtype.str, len(array)) for name, array in arrays.items()]
+    told = json.dumps({"secret": secret, "arrays": shapes}).encode()
+    body: list[bytes | memoryview] = [told, _padding(_HEAD.size + len(told))]
+    for array in arrays.values():
+        body += [np.ascontiguousarray(array).view(np.uint8).data, _padding(array.nbytes)]
+    checksum = 0
+    for part in body:
+        checksum = zlib.crc32(part, checksum)
+    return [_HEAD.pack(_MAGIC, len(told), checksum), *body]
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % _ALIGNED)
+
+
+def _mapping(path: Path) -> memoryview:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
+            raise PermissionError(f"{path} is not a file of this user")
+        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    finally:
+        os.close(descriptor)
+
+
+def _loaded(held: memoryview, schema: pa.Schema) -> FileKeys:
+    """The index over the mapped memory; ValueError if it is not whole."""
+    if len(held) < _HEAD.size:
+        raise ValueError("too short")
+    magic, size, checksum = _HEAD.unpack_from(held)
+    if magic != _MAGIC or zlib.crc32(held[_HEAD.size :]) != checksum:
+        raise ValueError("another format, or damaged")
+    told = json.loads(bytes(held[_HEAD.size : _HEAD.size + size]))
+    arrays = _arrays(held, _HEAD.size + size, told["arrays"])
+    if "numbers" in arrays:
+        order = arrays["order"].view(np.uint32) if "order" in arrays else None
+        return NumberKeys(schema, arrays["numbers"].view(np.int64), order)
+    return _bytes_keys(schema, bytes.fromhex(told["secret"]), arrays)
+
+
+def _bytes_keys(schema: pa.Schema, secret: bytes, arrays: Arrays) -> BytesKeys:
+    offsets = arrays["offsets"]
+    return BytesKeys(
+        schema,
+        secret,
+        arrays["hashes"].view(np.uint64),
+        arrays["order"].view(np.uint32),
+        offsets.view(np.int32) if offsets.dtype == np.int32 else offsets.view(np.int64),
+        arrays["data"].view(np.uint8),
+        arrays["places"].view(np.uint32) if "places" in arrays else None,
+    )
+
+
+def _arrays(held: memoryview, start: int, shapes: Sequence[tuple[str, str, int]]) -> Arrays:
+    arrays = {}
+    for name, kind, count in shapes:
+        start += -start % _ALIGNED
+        arrays[name] = np.frombuffer(held, np.dtype(kind), count, start)
+        start += arrays[name].nbytes
+    return arrays
