@@ -19,17 +19,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, Schema
 
 from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt
 from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.files import DataFile, FileReceipt, Value
+from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.parquet import FileLayout, batch_rows, unique_stem, write_files
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.words.bitmap import VnodeBitmap
@@ -203,18 +204,11 @@ class ChangeBuffer:
     def prepare(self) -> None:
         """Make the table if there is none. A second call changes nothing."""
         if self._log.find() is None:
-            with storage_errors(f"the change buffer cannot be created at {self._storage.path}"):
-                self._storage.make_folder()
-                DeltaTable.create(
-                    self._storage.path,
-                    Schema.from_arrow(self._schema),
-                    mode="ignore",
-                    configuration=self._configuration(),
-                    storage_options=dict(self._storage.options),
-                )
+            with suppress(OvertakenError):
+                self._log.create(self._schema, self._configuration())
         self._retrying(self._log.fence)
 
-    def _configuration(self) -> dict[str, str | None]:
+    def _configuration(self) -> dict[str, str]:
         return {
             "delta.dataSkippingStatsColumns": ",".join(f"`{name}`" for name in _BOUNDED),
             "delta.deletedFileRetentionDuration": f"interval {self._hours} hours",
@@ -245,12 +239,13 @@ class ChangeBuffer:
         An epoch without changes is not committed: reading its stretch of the log again gives the same note.
         """
 
-        def attempt(table: DeltaTable) -> BufferNote:
+        def attempt(table: TableVersion) -> BufferNote:
             held = self._log.note(table, _BUFFER, epoch)
             if held is not None:
                 return BufferNote.from_json(held)
             if receipts:
-                self._log.commit(table, _BUFFER, epoch, receipts, note=note.to_json())
+                made = self._log.commit(table, _BUFFER, epoch, receipts, note=note.to_json())
+                self._log.maintain(made)
             return note
 
         return self._retrying(attempt)
@@ -278,10 +273,10 @@ class ChangeBuffer:
     def trim(self, upto: CdcOffset) -> int:
         """Remove the files all of whose changes are at or below `upto`, in one commit; how many went."""
 
-        def attempt(table: DeltaTable) -> int:
+        def attempt(table: TableVersion) -> int:
             old = [file for file in self._log.files(table, _BOUNDED) if _Bounds.of(file).done(upto)]
             if old:
-                self._log.remove(table, old)
+                self._log.maintain(self._log.remove(table, old))
             return len(old)
 
         removed = self._retrying(attempt)
@@ -298,7 +293,7 @@ class ChangeBuffer:
         files = self._log.files(self._log.open(), ())
         return BufferSize(sum(f.size for f in files), len(files), sum(f.rows or 0 for f in files))
 
-    def _retrying(self, attempt: Callable[[DeltaTable], Result]) -> Result:
+    def _retrying(self, attempt: Callable[[TableVersion], Result]) -> Result:
         """Trimming and appending happen at the same time; whichever comes second looks again and tries again."""
         for _ in range(_TRIES):
             try:

@@ -1,21 +1,22 @@
 """Commits to a Delta table for one job: each commit at most once, and none by a driver that another one has replaced.
 
-`deltalake` applies a repeated application transaction again if its handle is fresh. If its handle is old, it may put a
-commit on top of somebody else's. So every commit here goes through one handle: what has landed is looked up on it, what
-to write is computed from it, and it is committed without retries. It lands exactly on the version that was looked at,
-or not at all.
+A commit is computed from one version of the table and becomes the next version, or nothing. What has landed is looked
+up in that version, what to write is computed from it, and the commit is written as a file that must not be there yet.
 
-    handle at 7: append of epoch 3 not there   → commit → 8
-    handle at 7, somebody wrote 8              → refused; open again: is epoch 3 there now?
-    handle at 8: append of epoch 3 there       → nothing to do; its note says what it held
+    version 7: append of epoch 3 not there   → commit → 8
+    version 7, somebody wrote 8              → refused; open again: is epoch 3 there now?
+    version 8: append of epoch 3 there       → nothing to do; its note says what it held
 
-What a commit says of itself is its note. It is in the commit information and is found by searching the newest commits
-backwards. A job looks only for its newest epoch, so its commit is near the end of the log: after it are a few commits
-of the same epoch, and what others (a compaction) added since. Log entries of the last days are kept. Only a writer that
-is not this job removes entries of a stopped job.
+Every commit carries a random number. A store may repeat a request by itself and then say that the file is there
+already: if it holds this number, the commit has landed. Any other failure leaves it open, and is retryable: whoever
+tries again looks the transaction up first. A driver that slept for longer than the log is kept finds no file where it
+writes, though the table has gone on: a checkpoint above its commit says so, and the commit counts for nothing.
+
+What a commit says of itself is its note. It is in the commit information. A job looks only for the notes of its newest
+epoch. The log's upkeep keeps those, and every entry of the last days.
 
 A driver that lost its lease is kept out by its generation: a takeover commits the new one (`fence`), and every later
-commit carries and checks it. A driver that slept through the takeover either holds an old handle or sees the higher
+commit carries and checks it. A driver that slept through the takeover either holds an old version or sees the higher
 generation.
 """
 
@@ -23,24 +24,56 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from threading import Lock
+from uuid import uuid4
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake._internal import RemoveAction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake import Schema
 
-from vnode_backfill.delta.files import DataFile, FileReceipt, Value
+from vnode_backfill import __version__
+from vnode_backfill.delta.files import DataFile, FileReceipt, Masked
+from vnode_backfill.delta.log.actions import (
+    NOTE,
+    TXN_ID,
+    Action,
+    LiveFile,
+    Metadata,
+    Protocol,
+    commit_text,
+    note_of,
+    transaction_id,
+)
+from vnode_backfill.delta.log.names import LOG, commit_name
+from vnode_backfill.delta.log.protocol import VECTORS, check_writable
+from vnode_backfill.delta.log.replay import (
+    TableVersion,
+    backwards,
+    created,
+    newest,
+    newest_checkpoint,
+    tombstones,
+)
+from vnode_backfill.delta.log.upkeep import checkpoint_due, clean, make_checkpoint
 from vnode_backfill.delta.storage import Storage, storage_errors
+from vnode_backfill.delta.sweep import Sweep, swept
 from vnode_backfill.words.epoch import Epoch
-from vnode_backfill.words.errors import FencedError, OvertakenError, SinkError, StateError
+from vnode_backfill.words.errors import FencedError, LawBrokenError, OvertakenError, SinkError, StateError
 
-_NOTE = "vnodeBackfill"
-UNCOMMITTED_HOURS = 24
-"""A file that was never committed is left alone for so long, whatever the retention: longer than any epoch lasts."""
-_SEARCHED_COMMITS = (16, 256, 4096)
+_DRIVER = "driver"
+_SEARCHED_COMMITS = 4096
+_WRITE: Action = {"operation": "WRITE", "operationParameters": {"mode": "Append", "partitionBy": "[]"}}
+
+
+@dataclass(slots=True)
+class HeldVersion:
+    """The version of a table that was seen last; whoever looks again begins there."""
+
+    table: TableVersion | None = None
+    lock: Lock = field(default_factory=Lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +84,16 @@ class DeltaLog:
     job_id: str
     what: str
     generation: int = 0
+    held: HeldVersion = field(default_factory=HeldVersion, repr=False, compare=False)
 
-    def find(self) -> DeltaTable | None:
-        """A fresh handle, or None if there is no table."""
-        with storage_errors(f"{self.what} cannot be opened at {self.storage.path}"):
-            try:
-                return DeltaTable(self.storage.path, storage_options=dict(self.storage.options))
-            except TableNotFoundError:
-                return None
+    def find(self) -> TableVersion | None:
+        """The newest version, or None if there is no table."""
+        with storage_errors(f"{self.what} cannot be opened at {self.storage.path}"), self.held.lock:
+            self.held.table = newest(self.storage, self.held.table)
+            return self.held.table
 
-    def open(self) -> DeltaTable:
-        """A fresh handle."""
+    def open(self) -> TableVersion:
+        """The newest version."""
         table = self.find()
         if table is None:
             raise SinkError(
@@ -70,9 +102,56 @@ class DeltaLog:
             )
         return table
 
-    def landed(self, table: DeltaTable, kind: str, epoch: Epoch) -> bool:
+    def create(
+        self,
+        schema: pa.Schema,
+        configuration: Mapping[str, str],
+        *,
+        landed: tuple[str, Epoch] | None = None,
+        over: TableVersion | None = None,
+        features: frozenset[str] = frozenset(),
+    ) -> TableVersion:
+        """Make the table, empty. `over` replaces a table and all its rows. OvertakenError if somebody was faster.
+
+        The commit counts as the one that `landed` names. `features` are demanded of readers and writers beyond those
+        that the columns' types need.
+        """
+        text = Schema.from_arrow(schema).to_json()
+        now = _milliseconds()
+        metadata = Metadata(str(uuid4()), text, configuration=configuration, created=now)
+        files = () if over is None else over.files.values()
+        actions: list[tuple[str, Action]] = [
+            ("protocol", Protocol.of(text, features).to_action()),
+            ("metaData", metadata.to_action()),
+            *(("txn", _transaction(self._app(kind), epoch, now)) for kind, epoch in ([landed] if landed else [])),
+            *(("remove", file.to_remove(now, data_change=True)) for file in files),
+        ]
+        with storage_errors(f"{self.what} cannot be created at {self.storage.path}"):
+            self.storage.make_folder()
+        self.check_store()
+        operation = {"operation": "CREATE TABLE" if over is None else "CREATE OR REPLACE TABLE"}
+        return self._put(over, actions, {**operation, "operationParameters": {}})
+
+    def check_store(self) -> None:
+        """Refuse a store that would let two commits make the same version. Demands the folder."""
+        name = f"{LOG}/.probe-{uuid4()}"
+        with storage_errors(f"{self.what} cannot be written to at {self.storage.path}"):
+            self.storage.put_new(name, b"")
+            try:
+                self.storage.put_new(name, b"")
+            except FileExistsError:
+                return
+            finally:
+                self.storage.remove_file(name)
+        raise SinkError(
+            f"{self.storage.path} is in a store that cannot hold a Delta table that is written to",
+            detail="It wrote a file on condition that there is none, although there was one. Commits would be lost.",
+            hint="Use a store that keeps this condition (S3, GCS, Azure, a local disk), or a newer version of this one.",
+        )
+
+    def landed(self, table: TableVersion, kind: str, epoch: Epoch) -> bool:
         """Whether this epoch's commit of this kind is in the table; FencedError if a later epoch's is."""
-        found = table.transaction_version(self._app(kind))
+        found = table.transactions.get(self._app(kind))
         if found is not None and found > epoch:
             raise FencedError(
                 f"{kind} of epoch {epoch} cannot be committed: {self.what} holds epoch {found} already",
@@ -82,29 +161,50 @@ class DeltaLog:
 
     def commit(
         self,
-        table: DeltaTable,
+        table: TableVersion,
         kind: str,
         epoch: Epoch,
         added: Sequence[FileReceipt],
         removed: Sequence[DataFile] = (),
         note: str = "",
-    ) -> None:
-        """Add and remove files as this epoch's commit, right on top of `table`'s version, or raise `OvertakenError`."""
+        masked: Sequence[Masked] = (),
+    ) -> TableVersion:
+        """Change files as this epoch's commit, right on top of `table`, or raise `OvertakenError`. The new version."""
         self._check_generation(table)
         told = {"app": self._app(kind), "epoch": epoch, "note": note}
-        self._write(table, added, removed, {self._app(kind): epoch}, json.dumps(told))
+        files = _file_actions(table, added, removed, masked, data_change=True)
+        return self._write(table, [*self._transactions({kind: epoch}), *files], json.dumps(told))
 
-    def remove(self, table: DeltaTable, files: Sequence[DataFile]) -> None:
+    def remove(self, table: TableVersion, files: Sequence[DataFile]) -> TableVersion:
         """Remove files, in a commit that belongs to no epoch. The caller must not remove what is gone already."""
         self._check_generation(table)
-        self._write(table, (), files, {}, "{}")
+        return self._write(
+            table, [*self._transactions({}), *_file_actions(table, (), files, (), data_change=True)], "{}"
+        )
 
-    def rearrange(self, table: DeltaTable, added: Sequence[FileReceipt], removed: Sequence[DataFile]) -> None:
+    def rearrange(
+        self,
+        table: TableVersion,
+        added: Sequence[FileReceipt],
+        removed: Sequence[DataFile],
+        masked: Sequence[Masked] = (),
+    ) -> TableVersion:
         """Replace files by others that hold the same rows. Readers of changes see none.
 
         The commit belongs to no epoch and no driver, because the rows stay the same whichever process makes it.
         """
-        self._write_actions(table, _actions(added, removed, data_change=False), {}, "{}")
+        return self._write(table, _file_actions(table, added, removed, masked, data_change=False), "{}")
+
+    def maintain(self, table: TableVersion) -> None:
+        """After a commit: make a checkpoint if one is due, and delete commits that nobody needs."""
+        if not checkpoint_due(table):
+            return
+        with storage_errors(f"the log of {self.what} cannot be tidied at {self.storage.path}"):
+            make_checkpoint(self.storage, table)
+            clean(self.storage, table, self._needed_from(table), datetime.now(UTC))
+        with self.held.lock:
+            if self.held.table is table:
+                self.held.table = table.with_checkpoint(table.version)
 
     def sweep(self, retention_hours: int) -> list[str]:
         """Delete files that no version within the retention refers to, and files never committed that are a day old.
@@ -112,100 +212,162 @@ class DeltaLog:
         A task writes a file before it is committed, and its epoch may last: a file that no version refers to yet may
         still be wanted.
         """
-        table = self.open()
         with storage_errors(f"{self.storage.path} cannot be swept"):
-            swept = table.vacuum(retention_hours=retention_hours, dry_run=False, enforce_retention_duration=False)
-            hours = max(retention_hours, UNCOMMITTED_HOURS)
-            orphans = table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)
-        return [*swept, *orphans]
+            sweep = Sweep(datetime.now(UTC), timedelta(hours=retention_hours))
+            gone = sweep.unneeded(self.storage.list_files(without=LOG), self.open, partial(tombstones, self.storage))
+            return swept(self.storage, gone)
 
-    def note(self, table: DeltaTable, kind: str, epoch: Epoch) -> str | None:
+    def note(self, table: TableVersion, kind: str, epoch: Epoch) -> str | None:
         """What this epoch's commit of this kind said of itself, or None if it has not landed."""
         if not self.landed(table, kind, epoch):
             return None
-        for limit in _SEARCHED_COMMITS:
-            with storage_errors(f"the history of {self.what} cannot be read"):
-                commits = table.history(limit)
-            for commit in commits:
-                told = json.loads(commit.get(_NOTE) or "{}")
-                if told.get("app") == self._app(kind) and told.get("epoch") == epoch:
-                    return str(told["note"])
-            if len(commits) < limit:
-                break
+        app = self._app(kind)
+        with storage_errors(f"the history of {self.what} cannot be read"):
+            for version, data in self._commits_with(table, app):
+                found = note_of(data, app, epoch, commit_name(version))
+                if found is not None:
+                    return found
         raise StateError(
             f"{self.what} holds the {kind} of epoch {epoch}, but the commit with its note is no longer in the log",
-            detail=f"The newest {len(commits)} commits of {self.storage.path} were searched.",
+            detail=f"The newest commits of {self.storage.path} were searched, {_SEARCHED_COMMITS:,} at most.",
             hint="Re-snapshot the table, and keep its log for longer.",
         )
 
-    def fence(self, table: DeltaTable) -> None:
+    def fence(self, table: TableVersion) -> None:
         """Make this driver's generation the only one that may commit. A second call changes nothing."""
         self._check_generation(table)
-        if self.generation and table.transaction_version(self._app("driver")) != self.generation:
-            self._write(table, (), (), {}, "{}")
+        if self.generation and table.transactions.get(self._app(_DRIVER)) != self.generation:
+            self._write(table, self._transactions({}), "{}")
 
-    def files(self, table: DeltaTable, columns: Sequence[str]) -> list[DataFile]:
-        """The files of the handle's version with the bounds of `columns`."""
-        with storage_errors(f"the files of {self.what} cannot be listed"):
-            actions = pa.table(table.get_add_actions(flatten=True))
-        count = actions.num_rows
-
-        def bounds(side: str) -> list[tuple[Value | None, ...]]:
-            names = [f"{side}.{name}" for name in columns]
-            known = [actions[name].to_pylist() if name in actions.column_names else [None] * count for name in names]
-            return list(zip(*known, strict=True)) if known else [()] * count
-
-        plain = (actions[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
-        return [DataFile(*fields) for fields in zip(*plain, bounds("min"), bounds("max"), strict=True)]
+    def files(self, table: TableVersion, columns: Sequence[str]) -> list[DataFile]:
+        """The files of the version with the bounds of `columns`."""
+        return table.described(columns)
 
     def _app(self, kind: str) -> str:
         return f"{self.job_id}/{kind}"
 
-    def _check_generation(self, table: DeltaTable) -> None:
-        found = table.transaction_version(self._app("driver"))
+    def _check_generation(self, table: TableVersion) -> None:
+        found = table.transactions.get(self._app(_DRIVER))
         if found is not None and found > self.generation:
             raise FencedError(
                 f"{self.what} is written by driver generation {found}, this one is {self.generation}",
                 hint="Another driver took this job over.",
             )
 
-    def _write(
-        self,
-        table: DeltaTable,
-        added: Sequence[FileReceipt],
-        removed: Sequence[DataFile],
-        transactions: dict[str, int],
-        told: str,
-    ) -> None:
-        if self.generation:
-            transactions = {**transactions, self._app("driver"): self.generation}
-        self._write_actions(table, _actions(added, removed, data_change=True), transactions, told)
+    def _transactions(self, epochs: Mapping[str, int]) -> list[tuple[str, Action]]:
+        """The marks of a commit: those of its epoch, and of this driver where drivers may replace each other."""
+        marks = {**epochs, **({_DRIVER: self.generation} if self.generation else {})}
+        now = _milliseconds()
+        return [("txn", _transaction(self._app(kind), version, now)) for kind, version in marks.items()]
 
-    def _write_actions(
-        self, table: DeltaTable, actions: list[AddAction | RemoveAction], transactions: dict[str, int], told: str
-    ) -> None:
-        properties = CommitProperties(
-            max_commit_retries=0,
-            custom_metadata={_NOTE: told},
-            app_transactions=[Transaction(app, version) for app, version in transactions.items()],
-        )
+    def _commits_with(self, table: TableVersion, app: str) -> Iterable[tuple[int, bytes]]:
+        """The commit that has set the application's transaction if it is known, else the newest ones backwards."""
+        place = table.places.get(app)
+        known = None if place is None else self.storage.read_whole(commit_name(place))
+        if place is not None and known is not None:
+            return [(place, known)]
+        return backwards(self.storage, table.version, _SEARCHED_COMMITS)
+
+    def _needed_from(self, table: TableVersion) -> int:
+        """The first commit whose note may be asked for: of this job's newest epoch, whatever the kind."""
+        own = {app: epoch for app, epoch in table.transactions.items() if app.startswith(f"{self.job_id}/")}
+        own.pop(self._app(_DRIVER), None)
+        newest_epoch = max(own.values(), default=0)
+        apps = [app for app, epoch in own.items() if epoch == newest_epoch]
+        return min((self._place(table, app) for app in apps), default=table.version)
+
+    def _place(self, table: TableVersion, app: str) -> int:
+        if app in table.places:
+            return table.places[app]
+        found = backwards(self.storage, table.version, _SEARCHED_COMMITS)
+        needle = json.dumps(app, ensure_ascii=False).encode()
+        return next((version for version, data in found if needle in data), table.version)
+
+    def _write(self, table: TableVersion, actions: Sequence[tuple[str, Action]], told: str) -> TableVersion:
+        check_writable(table.protocol, table.metadata, self.storage.path)
+        return self._put(table, actions, {**_WRITE, NOTE: told})
+
+    def _put(
+        self, table: TableVersion | None, actions: Sequence[tuple[str, Action]], information: Action
+    ) -> TableVersion:
+        """Write the commit behind `table`, or the first one, and hold the version that it makes."""
+        number = str(uuid4())
+        version = 0 if table is None else table.version + 1
+        engine = {"timestamp": _milliseconds(), "engineInfo": f"vnode-backfill/{__version__}", TXN_ID: number}
         with storage_errors(f"{self.what} cannot be committed to at {self.storage.path}"):
-            try:
-                table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
-            except CommitFailedError as error:
-                raise OvertakenError(str(error)) from error
+            tag = self._put_once(version, commit_text([("commitInfo", {**engine, **information}), *actions]), number)
+            checkpoint = newest_checkpoint(self.storage, version)
+        self._check_not_past(version, checkpoint)
+        made = created(actions, tag=tag) if table is None else table.after(actions, tag=tag, checkpoint=checkpoint)
+        with self.held.lock:
+            if self.held.table is None or self.held.table.version <= made.version:
+                self.held.table = made
+        return made
 
+    def _put_once(self, version: int, text: bytes, number: str) -> str | None:
+        name = commit_name(version)
+        try:
+            return self.storage.put_new(name, text)
+        except FileExistsError:
+            there = self.storage.read_tagged(name)
+        if there is None or transaction_id(there.data, name) != number:
+            raise OvertakenError(f"version {version} of {self.storage.path} was committed by somebody else")
+        return there.tag
 
-def _actions(
-    added: Sequence[FileReceipt], removed: Sequence[DataFile], *, data_change: bool
-) -> list[AddAction | RemoveAction]:
-    now = int(time.time() * 1000)
-    return [
-        *(AddAction(each.path, each.size, {}, now, data_change=data_change, stats=each.stats) for each in added),
-        *(
-            RemoveAction(
-                path=each.path, data_change=data_change, deletion_timestamp=now, size=each.size, partition_values={}
+    def _check_not_past(self, version: int, checkpoint: int) -> None:
+        """Whoever wrote behind an old version may have written where the log was cleaned already."""
+        if checkpoint > version:
+            with self.held.lock:
+                self.held.table = None
+            raise OvertakenError(
+                f"the commit of version {version} of {self.storage.path} is behind a checkpoint of {checkpoint}"
             )
-            for each in removed
-        ),
+
+
+def _file_actions(
+    table: TableVersion,
+    added: Sequence[FileReceipt],
+    removed: Sequence[DataFile],
+    masked: Sequence[Masked],
+    *,
+    data_change: bool,
+) -> list[tuple[str, Action]]:
+    """The one place where removals are made: each of a file that the version has, with the vector that it has."""
+    now = _milliseconds()
+    gone = [_live(table, file) for file in (*removed, *(each.file for each in masked))]
+    if len({file.name for file in gone}) < len(gone):
+        raise LawBrokenError(f"a commit behind version {table.version} would remove a file twice")
+    new = [
+        *(_live(table, each.file).masked(each.vector) for each in masked),
+        *(LiveFile.added(receipt, now) for receipt in added),
     ]
+    _check_vectors(table, new)
+    return [
+        *(("remove", file.to_remove(now, data_change=data_change)) for file in gone),
+        *(("add", file.to_add(data_change=data_change)) for file in new),
+    ]
+
+
+def _live(table: TableVersion, file: DataFile) -> LiveFile:
+    found = table.files.get(file.identity)
+    if found is None:
+        raise LawBrokenError(
+            f"{file.path} with the vector {file.identity[1]} is not in version {table.version} and cannot be removed",
+        )
+    return found
+
+
+def _check_vectors(table: TableVersion, files: Sequence[LiveFile]) -> None:
+    vectors = [file.vector for file in files if file.vector is not None]
+    if vectors and VECTORS not in table.protocol.features:
+        raise LawBrokenError(f"version {table.version} has no deletion vectors, and a commit would add {len(vectors)}")
+    if any(vector.storage == "i" for vector in vectors):
+        raise LawBrokenError("a deletion vector would be kept in the log itself, which some readers do not survive")
+
+
+def _transaction(app: str, version: int, now: int) -> Action:
+    return {"appId": app, "version": version, "lastUpdated": now}
+
+
+def _milliseconds() -> int:
+    return int(time.time() * 1000)

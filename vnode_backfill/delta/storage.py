@@ -7,24 +7,46 @@ repaired.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+import obstore
 import pyarrow as pa
 import pyarrow.fs as pafs
-from deltalake._internal import DeltaFileSystemHandler
 from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError
 from deltalake.fs import DeltaStorageHandler
 
+from vnode_backfill.delta.object_store import open_local, open_remote, told_as_system_errors
 from vnode_backfill.words.errors import SinkError, SinkUnavailableError
 
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A small file as it was read; another file in its place has another `tag`."""
+
+    data: bytes
+    tag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that is there, by its path below the folder, and when it was written."""
+
+    path: str
+    modified: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +71,83 @@ class Storage:
         """Make the folder, or one in it, where folders exist; an object store has none."""
         local = local_path(self.path)
         if local is not None:
-            (local / folder).mkdir(parents=True, exist_ok=True)
+            try:
+                (local / folder).mkdir(parents=True, exist_ok=True)
+            except FileExistsError as error:
+                raise NotADirectoryError(f"{local / folder} is a file") from error
 
     def write_whole(self, name: str, data: bytes) -> None:
         """Write one small file, whole or not at all. A second call writes over the first one's."""
-        upload = cast("_Upload", self._files().open_output_stream(name, None))
-        upload.write(data)
-        upload.close()
+        self.make_folder()
+        with self._store() as store:
+            obstore.put(store, name, data)
+
+    def put_new(self, name: str, data: bytes) -> str | None:
+        """Write one small file, whole or not at all, and return its tag. FileExistsError if there is one already.
+
+        Demands the folder. Any other error leaves it open whether the file was written.
+        """
+        with self._store() as store:
+            return obstore.put(store, name, data, mode="create").get("e_tag")
 
     def read_whole(self, name: str) -> bytes | None:
         """The content of one small file; None if there is no such file."""
+        held = self.read_tagged(name)
+        return None if held is None else held.data
+
+    def read_tagged(self, name: str) -> Content | None:
+        """The content of one small file with its tag; None if there is no such file."""
         try:
-            held = self._files().open_input_file(name)
+            with self._store() as store:
+                found = obstore.get(store, name)
+                return Content(found.bytes().to_bytes(), found.meta.get("e_tag"))
         except FileNotFoundError:
             return None
-        return held.read(held.size())
+
+    def tag_of(self, name: str) -> str | None:
+        """The tag of a file; None if there is no such file."""
+        try:
+            with self._store() as store:
+                return obstore.head(store, name).get("e_tag")
+        except FileNotFoundError:
+            return None
+
+    def modified(self, name: str) -> datetime | None:
+        """When a file was written; None if there is no such file."""
+        try:
+            with self._store() as store:
+                return obstore.head(store, name)["last_modified"]
+        except FileNotFoundError:
+            return None
 
     def remove_file(self, name: str) -> None:
         """Delete one file; a file that is not there counts as deleted."""
-        with suppress(FileNotFoundError):
-            self._files().delete_file(name)
+        with suppress(FileNotFoundError), self._store() as store:
+            obstore.delete(store, name)
+
+    def list_names(self, folder: str, after: str = "") -> list[str]:
+        """The names in a folder that sort behind `after`, in order; files of folders below may be among them."""
+        local = local_path(self.path)
+        if local is not None:
+            try:
+                return sorted(name for name in os.listdir(local / folder) if name > after)  # noqa: PTH208 - names only
+            except FileNotFoundError:
+                return []
+        with self._store() as store:
+            pages = obstore.list(store, folder, offset=f"{folder}/{after}" if after else None)
+            return sorted(entry["path"].removeprefix(f"{folder}/") for page in pages for entry in page)
+
+    def list_files(self, without: str) -> list[StoredFile]:
+        """Every file below the folder, but not those of the folder `without` in it. Links are neither followed nor
+        named."""
+        local = local_path(self.path)
+        if local is not None:
+            return list(_local_files(local, local / without))
+        with self._store() as store:
+            top = obstore.list_with_delimiter(store)
+            folders = [obstore.list(store, folder) for folder in top["common_prefixes"] if folder != without]
+            below = [entry for pages in folders for page in pages for entry in page]
+            return [StoredFile(entry["path"], entry["last_modified"]) for entry in (*top["objects"], *below)]
 
     def remove(self) -> None:
         """Delete the folder and all that is in it; a folder that is not there counts as deleted."""
@@ -81,14 +160,25 @@ class Storage:
             if entry.is_file:
                 filesystem.delete_file(entry.path)
 
-    def _files(self) -> DeltaFileSystemHandler:
-        return DeltaFileSystemHandler(self.path, dict(self.options))
+    @contextmanager
+    def _store(self) -> Iterator[ObjectStore]:
+        """The store. What it says inside becomes an `OSError`."""
+        local = local_path(self.path)
+        if local is not None and not local.exists():
+            raise FileNotFoundError(f"there is no folder {local}")
+        with told_as_system_errors(self.options):
+            yield open_local(local.absolute()) if local is not None else open_remote(self.path, self.options)
 
 
-class _Upload(Protocol):
-    def write(self, data: bytes) -> int: ...
-
-    def close(self) -> None: ...
+def _local_files(folder: Path, without: Path) -> Iterator[StoredFile]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if Path(place, name) != without]
+        for name in names:
+            path = Path(place, name)
+            if not path.is_symlink():
+                with suppress(FileNotFoundError):
+                    modified = datetime.fromtimestamp(path.lstat().st_mtime, UTC)
+                    yield StoredFile(path.relative_to(folder).as_posix(), modified)
 
 
 def local_path(path: str) -> Path | None:

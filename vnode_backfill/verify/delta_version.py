@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from consume_upstream.upstream_table import Stretch, ValueForms
 from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.files import DataFile
+from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.sinks.delta.key_bounds import may_hold
 from vnode_backfill.verify.result import Difference, DifferenceKind
@@ -76,19 +76,18 @@ def open_target(definition: TableDefinition, storage: Storage, values: ValueForm
         if found is None:
             raise SinkError(f"the Delta table at {path} cannot be read", detail="There is no Delta table.")
         _check_readable(found, path)
-        schema = pa.schema(found.schema().to_arrow())
+        schema = found.schema
         files = tuple(log.files(found, definition.key))
-        version = found.version()
+        version = found.version
     told = _column_differences(definition, schema)
     apart = {difference.column for difference in told}
     columns = tuple(column.name for column in definition.columns if column.name not in apart)
     return TargetView(storage, definition, version, files, tuple(told), columns, values)
 
 
-def _check_readable(table: DeltaTable, path: str) -> None:
-    protocol = table.protocol()
-    found = {*(protocol.reader_features or ()), *(protocol.writer_features or ())} & _NOT_READ_BY_FILES
-    partitions = table.metadata().partition_columns
+def _check_readable(table: TableVersion, path: str) -> None:
+    found = table.protocol.features & _NOT_READ_BY_FILES
+    partitions = table.metadata.partition_columns
     if found or partitions:
         raise SinkError(
             f"the Delta table at {path} is not one that this system writes",

@@ -44,3 +44,8 @@ def test_every_layer_names_a_module_that_exists() -> None:
 def test_every_module_beside_that_of_a_database_is_forbidden_to_know_which_database_it_is() -> None:
     forbidden = named("source", "source_modules") | named("source", "forbidden_modules")
     assert {module for module in modules() if not any(is_part_of(module, name) for name in forbidden)} == set()
+
+
+def test_nobody_uses_what_deltalake_keeps_for_itself() -> None:
+    paths = [path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")]
+    assert [path.name for path in paths if "deltalake._" in path.read_text()] == []

@@ -32,10 +32,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from vnode_backfill.delta.commits import UNCOMMITTED_HOURS
 from vnode_backfill.delta.files import DataFile, FileReceipt, Value
 from vnode_backfill.delta.parquet import FileLayout, read_batches, unique_stem, write_files
 from vnode_backfill.delta.storage import Storage, storage_errors
+from vnode_backfill.delta.sweep import UNCOMMITTED_HOURS
 from vnode_backfill.sinks.changes import STAGED_FOLDER, comparable
 from vnode_backfill.words.errors import LawBrokenError
 

@@ -23,11 +23,11 @@ from threading import RLock
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from vnode_backfill.config.job import TARGET_FILE_SIZE, TARGET_RETENTION
 from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.files import DataFile, FileReceipt
+from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.parquet import FileLayout, unique_stem, write_files
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.sinks import ReadReceipt, TaskRunner, Weighing, receipts_from_json, receipts_to_json
@@ -164,7 +164,7 @@ class DeltaSink:
         kind: str,
         epoch: Epoch,
         receipts: Sequence[ReadReceipt],
-        rewrite: Callable[[DeltaTable], Sequence[Rewritten]],
+        rewrite: Callable[[TableVersion], Sequence[Rewritten]],
     ) -> tuple[ReadReceipt, ...]:
         for _ in range(_TRIES):
             table = self._log.open()
@@ -177,14 +177,15 @@ class DeltaSink:
             if not added and not removed:
                 return tuple(receipts)
             try:
-                self._log.commit(table, kind, epoch, added, removed, receipts_to_json(receipts))
+                made = self._log.commit(table, kind, epoch, added, removed, receipts_to_json(receipts))
             except OvertakenError:
                 continue
+            self._log.maintain(made)
             return tuple(receipts)
         raise SinkUnavailableError(f"the {kind} of epoch {epoch} was overtaken by other commits {_TRIES} times")
 
     def _without(
-        self, epoch: Epoch, ordinals: frozenset[int], plan: SplitPlan, weights: Weighing | None, table: DeltaTable
+        self, epoch: Epoch, ordinals: frozenset[int], plan: SplitPlan, weights: Weighing | None, table: TableVersion
     ) -> Sequence[Rewritten]:
         """Write the files that hold rows of these ranges again, without those rows."""
         rewriter = self._rewriter(epoch)
@@ -218,9 +219,10 @@ class DeltaSink:
             merged = self._merge(self._log.files(table, self._definition.key), epoch, changes, tasks, merged)
             try:
                 if merged.added or merged.removed:
-                    self._log.commit(table, _MERGE, epoch, merged.added, merged.removed)
+                    table = self._log.commit(table, _MERGE, epoch, merged.added, merged.removed)
             except OvertakenError:
                 continue
+            self._log.maintain(table)
             return
         raise SinkUnavailableError(f"the merge of epoch {epoch} was overtaken by other commits {_TRIES} times")
 
@@ -297,7 +299,7 @@ class DeltaSink:
             done = self._put_in_place(joiner, joined)
         return replace(done, left=plan.files - done.removed, overtaken=sum(map(len, step)) - done.removed)
 
-    def _still_there(self, joiner: Joiner, joined: Sequence[Joined], table: DeltaTable) -> list[Joined]:
+    def _still_there(self, joiner: Joiner, joined: Sequence[Joined], table: TableVersion) -> list[Joined]:
         """What is still right of these joins. This sink's commits may wait, so it writes no more than a brief step."""
         there = {file.path for file in self._log.files(table, ())}
         limit, held = BRIEF_BYTES, []
@@ -316,9 +318,10 @@ class DeltaSink:
             added = [file for each in joined for file in each.added]
             try:
                 if removed:
-                    self._log.rearrange(table, added, removed)
+                    table = self._log.rearrange(table, added, removed)
             except OvertakenError:
                 continue
+            self._log.maintain(table)
             return Compacted(len(removed), len(added), sum(file.size for file in added))
         raise SinkUnavailableError(f"a compaction was overtaken by other commits {_TRIES} times")
 

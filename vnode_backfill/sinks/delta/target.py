@@ -9,8 +9,7 @@ A job that follows the log after another one's copy writes into a table full of 
 if the table is that job's and nobody has taken it over before (`take_over`). The commit that says so also ends the
 copying job's right to write, for good.
 
-Every column is nullable, because a NOT NULL column beside a `timestamp_ntz` needs a table feature that `deltalake` does
-not declare, and Spark then refuses the table. No deletion vectors, no column mapping: every reader of Delta reads the
+Every column is nullable, because a NOT NULL column beside a `timestamp_ntz` needs one table feature more. No deletion vectors, no column mapping: every reader of Delta reads the
 table.
 """
 
@@ -21,14 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Literal
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 
 from vnode_backfill.delta.commits import DeltaLog
+from vnode_backfill.delta.log.protocol import VECTORS, append_only, unwritable
+from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.parquet import FileLayout
-from vnode_backfill.delta.storage import storage_errors
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import OvertakenError, SinkError, SinkUnavailableError
@@ -38,7 +36,6 @@ _TRIES = 10
 _FOR_GOOD = 2**53
 """The generation of a driver that no other can follow: of a job whose table was handed over."""
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
-_KNOWN_FEATURES = frozenset({"timestampNtz", "appendOnly", "invariants", "vacuumProtocolCheck"})
 
 
 def target_schema(definition: TableDefinition) -> pa.Schema:
@@ -64,11 +61,12 @@ class Target:
         """
         self._check_names()
         table = self.log.find()
-        if table is None or not self.log.landed(table, _PREPARE, _ONCE):
-            self._take(table)
-            table = self.log.open()
-        self._check_shape(table)
         with overtaken_is_retryable():
+            if table is None or not self.log.landed(table, _PREPARE, _ONCE):
+                table = self._take(table)
+            else:
+                self._check_shape(table)
+                self.log.check_store()
             self._fence()
 
     def _fence(self) -> None:
@@ -86,17 +84,28 @@ class Target:
         if table is not None and not self.replace:
             self._check_free(table)
 
-    def _take(self, table: DeltaTable | None) -> None:
+    def _take(self, table: TableVersion | None) -> TableVersion:
         if table is None:
-            self._create("error")
-        elif self.replace and (self.log.files(table, ()) or self._difference(table)):
-            self._create("overwrite")
-        else:
-            self._check_free(table)
-            with overtaken_is_retryable():
-                self.log.commit(table, _PREPARE, _ONCE, ())
+            return self._create(None)
+        if self.replace and (self.log.files(table, ()) or self._difference(table)):
+            self._check_replaceable(table)
+            return self._create(table)
+        self._check_free(table)
+        self.log.check_store()
+        return self.log.commit(table, _PREPARE, _ONCE, ())
 
-    def _check_free(self, table: DeltaTable) -> None:
+    def _create(self, over: TableVersion | None) -> TableVersion:
+        return self.log.create(self.schema, self._configuration(), landed=(_PREPARE, _ONCE), over=over)
+
+    def _check_replaceable(self, table: TableVersion) -> None:
+        if append_only(table.metadata):
+            raise SinkError(
+                f"the table at {self.log.storage.path} cannot be replaced",
+                detail="Its property delta.appendOnly says that no row of it may be removed.",
+                hint="Unset the property, or choose another path.",
+            )
+
+    def _check_free(self, table: TableVersion) -> None:
         """Refuse a table that holds rows, or cannot take those of the source."""
         foreign = len(self.log.files(table, ()))
         if foreign:
@@ -107,22 +116,7 @@ class Target:
             )
         self._check_shape(table)
 
-    def _create(self, mode: Literal["error", "overwrite"]) -> None:
-        storage = self.log.storage
-        with storage_errors(f"the target table cannot be created at {storage.path}"):
-            storage.make_folder()
-            DeltaTable.create(
-                storage.path,
-                Schema.from_arrow(self.schema),
-                mode=mode,
-                configuration=self._configuration(),
-                storage_options=dict(storage.options),
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(f"{self.log.job_id}/{_PREPARE}", _ONCE)]
-                ),
-            )
-
-    def _configuration(self) -> dict[str, str | None]:
+    def _configuration(self) -> dict[str, str]:
         kept = f"interval {whole_hours(self.retention)} hours"
         return {
             "delta.dataSkippingStatsColumns": ",".join(f"`{name}`" for name in self.layout.statistics),
@@ -141,7 +135,7 @@ class Target:
                 hint="Rename the columns at the source.",
             )
 
-    def _check_shape(self, table: DeltaTable) -> None:
+    def _check_shape(self, table: TableVersion) -> None:
         difference = self._difference(table)
         if difference:
             raise SinkError(
@@ -150,16 +144,17 @@ class Target:
                 hint="Set `sink.delta.replace: true` to have it made again, or choose another path.",
             )
 
-    def _difference(self, table: DeltaTable) -> str:
+    def _difference(self, table: TableVersion) -> str:
         """Why the table cannot take this job's rows; empty if it can."""
-        partitions = table.metadata().partition_columns
+        partitions = table.metadata.partition_columns
         if partitions:
             return f"It is partitioned by {', '.join(partitions)}."
-        protocol = table.protocol()
-        unknown = {*(protocol.reader_features or ()), *(protocol.writer_features or ())} - _KNOWN_FEATURES
-        if unknown:
-            return f"It uses table features that are not supported here: {', '.join(sorted(unknown))}."
-        old = {field.name: field.type for field in pa.schema(table.schema().to_arrow())}
+        if VECTORS in table.protocol.features:
+            return f"It uses table features that are not supported here: {VECTORS}."
+        reason = unwritable(table.protocol, table.metadata)
+        if reason:
+            return reason
+        old = {field.name: field.type for field in table.schema}
         new = {field.name: field.type for field in self.schema}
         wrong = [name for name in {**old, **new} if old.get(name) != new.get(name)]
         return "; ".join(f"column {name} is {old.get(name)} there and {new.get(name)} here" for name in wrong)
@@ -171,7 +166,7 @@ def can_take_over(log: DeltaLog, before: str, successor: str) -> bool:
     theirs = _for_good(log, before)
     if table is None or not theirs.landed(table, _PREPARE, _ONCE):
         return False
-    if table.transaction_version(f"{before}/driver") == _FOR_GOOD and not theirs.landed(
+    if table.transactions.get(f"{before}/driver") == _FOR_GOOD and not theirs.landed(
         table, _handover(successor), _ONCE
     ):
         raise SinkError(

@@ -26,6 +26,7 @@ The server should run with `wal_mode=SYNC`: with ASYNC, its default, a killed se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -34,10 +35,10 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
 
 from vnode_backfill.config.iotdb import IotdbSinkConfig
 from vnode_backfill.delta.commits import DeltaLog
+from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.parquet import FileLayout, unique_stem, write_files
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.sinks import FileReceipt, ReadReceipt, TaskRunner, Weighing, receipts_from_json, receipts_to_json
@@ -246,7 +247,7 @@ class IotdbSink:
         for each in left:
             self._rewrites.emptied(each.narrowed)
 
-    def _held(self, table: DeltaTable, kind: str, epoch: Epoch) -> tuple[ReadReceipt, ...] | None:
+    def _held(self, table: TableVersion, kind: str, epoch: Epoch) -> tuple[ReadReceipt, ...] | None:
         note = self._log.note(table, kind, epoch)
         return None if note is None else receipts_from_json(note)
 
@@ -272,9 +273,10 @@ class IotdbSink:
             if log.landed(table, kind, epoch):
                 return
             try:
-                log.commit(table, kind, epoch, files, note=note)
+                made = log.commit(table, kind, epoch, files, note=note)
             except OvertakenError:
                 continue
+            log.maintain(made)
             return
         raise SinkUnavailableError(f"the {kind} of epoch {epoch} was overtaken by other commits {_TRIES} times")
 
@@ -372,18 +374,13 @@ def _create(log: DeltaLog, schema: pa.Schema, retention: timedelta) -> None:
     if log.find() is not None:
         return
     hours = max(24, int(retention.total_seconds() // 3600))
-    configuration: dict[str, str | None] = {
+    configuration = {
         "delta.logRetentionDuration": f"interval {hours} hours",
         "delta.enableExpiredLogCleanup": "true",
         "delta.checkpointInterval": "25",
     }
-    storage = log.storage
-    with storage_errors(f"{log.what} cannot be created at {storage.path}"):
-        storage.make_folder()
-        DeltaTable.create(
-            storage.path, Schema.from_arrow(schema), mode="ignore", configuration=configuration,
-            storage_options=dict(storage.options),
-        )  # fmt: skip
+    with suppress(OvertakenError):
+        log.create(schema, configuration)
 
 
 def _dead_letter_schema() -> pa.Schema:

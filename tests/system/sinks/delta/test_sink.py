@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from pyspark.sql import SparkSession
 
+from devkit.object_store import ObjectStore
 from tests.tables import ORDERS, Change, Row, batch, change_table, in_order, order, plan, stored, table_of
-from vnode_backfill.delta import storage
 from vnode_backfill.delta.files import FileReceipt
 from vnode_backfill.sinks import ReadReceipt, Sink, receipts_from_json, receipts_to_json
 from vnode_backfill.sinks.changes import MemoryChanges
@@ -344,17 +344,15 @@ def test_an_append_that_was_overtaken_is_tried_again(
     assert rows() == [order(11)]
 
 
-def test_rows_go_through_the_file_system_of_an_object_store_as_well(
-    make_sink: MakeSink, rows: Callable[[], list[Row]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Storage that is not local is reached through `deltalake`; here it leads to a local folder all the same."""
-    (tmp_path / "target").mkdir()
-    monkeypatch.setattr(storage, "local_path", lambda _: None)
-    sink = make_sink()
-    sink.prepare()
-    append(sink, order(1), order(2), order(3))
-    sink.apply(FIRST, changes((UPDATE, 1, order(1, "new")), (DELETE, 2, order(2)), (INSERT, 3, order(4))))
-    assert rows() == [order(1, "new"), order(3), order(4)]
+def test_rows_go_through_the_file_system_of_an_object_store_as_well() -> None:
+    with ObjectStore("bucket") as store:
+        sink = DeltaSink(f"{store.url}/lake/target", ORDERS, "job", storage_options=store.options)
+        sink.prepare()
+        append(sink, order(1), order(2), order(3))
+        sink.apply(FIRST, changes((UPDATE, 1, order(1, "new")), (DELETE, 2, order(2)), (INSERT, 3, order(4))))
+        assert sink.sweep() == []
+        found = DeltaTable(f"{store.url}/lake/target", storage_options=store.options).to_pyarrow_table()
+    assert in_order(tuple(row.values()) for row in found.to_pylist()) == [order(1, "new"), order(3), order(4)]
 
 
 def test_a_target_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Finds files of a Delta table that nobody needs any more.
+
+What must be true: a file that a live file of the table is made of is never named, nor one that a reader of an older
+version within the retention needs, nor one that a task has written and the driver will still commit. A file of the
+table is made of a data file and, if it has one, of the file that holds its vector.
+
+    live, in any form                              → kept
+    removed, longer ago than the retention         → goes
+    removed, within the retention                  → kept
+    never named by a commit, older than a day      → goes
+    below a folder or with a name that begins with `_` or `.`   → not looked at, except vectors in `_dv`
+
+Why the order of questions matters: the folder is listed first, then the live files are asked for, then the removals. A
+file that is removed in between counts as live, and one that is added in between is young.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from urllib.parse import unquote
+
+from vnode_backfill.delta.files import DeletionVector
+from vnode_backfill.delta.log.actions import Action
+from vnode_backfill.delta.log.replay import TableVersion, in_threads
+from vnode_backfill.delta.storage import Storage, StoredFile
+
+VECTORS_FOLDER = "_dv"
+UNCOMMITTED_HOURS = 24
+"""A file that was never committed is left alone for so long, whatever the retention: longer than any epoch lasts."""
+_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_ENCODED = 20
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What may go at `now`; `retention` is how long removed files are kept for readers."""
+
+    now: datetime
+    retention: timedelta
+
+    def unneeded(
+        self,
+        listed: Iterable[StoredFile],
+        live: Callable[[], TableVersion],
+        removals: Callable[[], Iterable[Action]],
+    ) -> list[str]:
+        """The paths of files that nobody needs."""
+        found = [file for file in listed if _is_looked_at(file.path)]
+        kept = {place for file in live().files.values() for place in _places(file.path, file.vector)}
+        removed = _last_removed(removals())
+        return [file.path for file in found if not kept & _keys(file.path) and self._may_go(file, removed)]
+
+    def _may_go(self, file: StoredFile, removed: Mapping[str, datetime]) -> bool:
+        times = [removed[key] for key in _keys(file.path) if key in removed]
+        if times:
+            return max(times) < self.now - self.retention
+        return file.modified < self.now - max(self.retention, timedelta(hours=UNCOMMITTED_HOURS))
+
+
+def swept(storage: Storage, paths: Iterable[str]) -> list[str]:
+    """Delete the files; their paths."""
+    gone = list(paths)
+    in_threads(storage.remove_file, gone)
+    return gone
+
+
+def vector_path(vector: DeletionVector) -> str | None:
+    """The file that holds the vector, below the table's folder or absolute; None if the log itself holds it."""
+    match vector.storage:
+        case "u":
+            folder, encoded = vector.place[:-_ENCODED], vector.place[-_ENCODED:]
+            number = uuid.UUID(bytes=base64.b85decode(encoded.encode().translate(bytes.maketrans(_Z85, _B85))))
+            return f"{folder}/deletion_vector_{number}.bin" if folder else f"deletion_vector_{number}.bin"
+        case "p":
+            return unquote(vector.place)
+        case _:
+            return None
+
+
+def _is_looked_at(path: str) -> bool:
+    folders = path.split("/")
+    hidden = [part for part in folders if part.startswith(("_", "."))]
+    return not hidden or (hidden == [VECTORS_FOLDER] and folders[0] == VECTORS_FOLDER)
+
+
+def _last_removed(removals: Iterable[Action]) -> Mapping[str, datetime]:
+    """When each file was removed last. A removal without a time counts for nothing."""
+    found: dict[str, datetime] = {}
+    for action in removals:
+        stated, held = action.get("deletionTimestamp"), action.get("deletionVector")
+        if stated:
+            time = datetime.fromtimestamp(int(str(stated)) / 1000, UTC)
+            vector = DeletionVector.from_action(held) if isinstance(held, Mapping) else None
+            for place in _places(unquote(str(action["path"])), vector):
+                found[place] = max(time, found.get(place, time))
+    return found
+
+
+def _places(path: str, vector: DeletionVector | None) -> list[str]:
+    """The keys of the files that a file of the table is made of."""
+    held = None if vector is None else vector_path(vector)
+    return [_key(each) for each in (path, held) if each is not None]
+
+
+def _key(path: str) -> str:
+    """A path below the table's folder, or the name in an absolute one, which may lead to the folder in many ways."""
+    return f"*/{path.rpartition('/')[2]}" if path.startswith("/") or _SCHEME.match(path) else path
+
+
+def _keys(path: str) -> set[str]:
+    """The keys under which a file of the folder may be named."""
+    return {path, f"*/{path.rpartition('/')[2]}"}
