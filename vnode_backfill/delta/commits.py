@@ -52,9 +52,9 @@ from vnode_backfill.delta.log.protocol import VECTORS, check_writable
 from vnode_backfill.delta.log.replay import (
     TableVersion,
     backwards,
+    checkpoint_behind,
     created,
     newest,
-    newest_checkpoint,
     tombstones,
 )
 from vnode_backfill.delta.log.upkeep import checkpoint_due, clean, make_checkpoint
@@ -296,7 +296,7 @@ class DeltaLog:
         engine = {"timestamp": _milliseconds(), "engineInfo": f"vnode-backfill/{__version__}", TXN_ID: number}
         with storage_errors(f"{self.what} cannot be committed to at {self.storage.path}"):
             tag = self._put_once(version, commit_text([("commitInfo", {**engine, **information}), *actions]), number)
-            checkpoint = newest_checkpoint(self.storage, version)
+            checkpoint = checkpoint_behind(self.storage, table, version)
         self._check_not_past(version, checkpoint)
         made = created(actions, tag=tag) if table is None else table.after(actions, tag=tag, checkpoint=checkpoint)
         with self.held.lock:

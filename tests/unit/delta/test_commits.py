@@ -108,13 +108,16 @@ def test_a_version_of_somebody_else_is_not_taken_for_ours(table: Path) -> None:
     assert [file.path for file in log.files(log.open(), ())] == ["e1.parquet"]
 
 
-def test_a_driver_that_slept_longer_than_the_log_is_kept_is_overtaken(table: Path) -> None:
+@pytest.mark.parametrize("hint", [4, 1, None])
+def test_a_driver_that_slept_longer_than_the_log_is_kept_is_overtaken(table: Path, hint: int | None) -> None:
+    """Also if a slow writer has set the hint back, or it is gone."""
     slow, other = log_at(table), log_at(table)
     asleep = append_epochs(slow, [1])
     append_epochs(other, [2, 3, 4])
     DeltaTable(table).create_checkpoint()
     for version in range(4):
         (table / "_delta_log" / f"{version:020d}.json").unlink()
+    (table / "_delta_log" / "_last_checkpoint").write_text(json.dumps({"version": hint, "size": 1}))
     with pytest.raises(OvertakenError, match="behind a checkpoint of 4"):
         slow.remove(asleep, slow.files(asleep, ()))
     found = slow.open()

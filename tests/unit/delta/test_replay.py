@@ -136,6 +136,14 @@ def test_a_table_that_was_made_again_is_seen_as_it_is(tmp_path: Path) -> None:
     assert log.open().version == 0
 
 
+def test_an_unfinished_checkpoint_does_not_count(tmp_path: Path) -> None:
+    log, _ = new_table(tmp_path / "table")
+    append_epochs(log, [1, 2])
+    name = f"{1:020d}.checkpoint.0000000001.0000000002.parquet"
+    (tmp_path / "table" / "_delta_log" / name).write_bytes(b"unfinished")
+    assert len(log_at(tmp_path / "table").open().files) == 2
+
+
 def test_a_gap_in_the_log_is_an_error(tmp_path: Path) -> None:
     new_table(tmp_path / "table")
     append_epochs(log_at(tmp_path / "table"), [1, 2, 3])

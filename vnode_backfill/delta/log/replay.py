@@ -111,10 +111,15 @@ def created(actions: Iterable[tuple[str, Action]], *, tag: str | None) -> TableV
     return replace(building.finish(""), tag=tag)
 
 
-def newest_checkpoint(storage: Storage, version: int) -> int:
-    """The newest checkpoint, -1 if there is none. `version` is the newest one known: a hint above it is looked into."""
+def checkpoint_behind(storage: Storage, table: TableVersion | None, version: int) -> int:
+    """The newest checkpoint, -1 if there is none, once the commit of `version` was written behind `table`.
+
+    The hint is believed if it is not above that commit and the version it was written behind is still there: a log that
+    was cleaned past both has lost that one too, even if a slow writer has set the hint back since.
+    """
     hint = hint_of(storage.read_whole(f"{LOG}/_last_checkpoint"))
-    if hint is not None and hint <= version:
+    there = table is None or storage.tag_of(commit_name(table.version)) == table.tag
+    if hint is not None and hint <= version and there:
         return hint
     return LogNames.of(storage.list_names(LOG)).checkpoint_version
 

@@ -81,7 +81,9 @@ class Target:
         """Raise what `prepare` would raise for a job that does not exist yet; writes nothing."""
         self._check_names()
         table = self.log.find()
-        if table is not None and not self.replace:
+        if table is not None and self.replace:
+            self._check_replaceable(table)
+        elif table is not None:
             self._check_free(table)
 
     def _take(self, table: TableVersion | None) -> TableVersion:
