@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 _LOOKS = 4
 """A listing beside a writer may miss a commit and show a later one, and a cleanup may delete what was listed."""
 _READERS = 8
-_AHEAD = (1, 8)
+_AHEAD = (1, 1, 8)
 _MOST_AHEAD = 64
 _OF_FILES = ("path", "size", "modificationTime", "stats", "deletionVector", "partitionValues", "tags")
 _OF_TOMBSTONES = ("path", "deletionTimestamp", "deletionVector")
