@@ -11,11 +11,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
+import yaml
+
 from benchmarks import points
-from benchmarks.bench import COLUMNS, TABLE, Bench
+from benchmarks.bench import COLUMNS, TABLE, Bench, Traffic
 from benchmarks.following import catchup, epoch
+from benchmarks.live.case import following
 from benchmarks.results import Figure, Results
 from benchmarks.snapshots import growth, planning, snapshot, writer
 from benchmarks.source import private_source
@@ -28,9 +32,10 @@ CASES: dict[str, Callable[[Bench], list[Figure]]] = {
     "growth": growth,
     "epoch": epoch,
     "catchup": catchup,
+    "following": following,
     "iotdb": points.iotdb,
 }
-_OWN_TABLE = {"iotdb"}
+_OWN_TABLE = {"following", "iotdb"}
 """Cases that make a table of their own, and warm up by themselves."""
 _WARM_UP_ROWS = 20_000
 
@@ -44,24 +49,41 @@ def main(argv: list[str]) -> int:
         return 2
     folder = Path(tempfile.mkdtemp(prefix="vnode-backfill-bench-"))
     try:
-        results = _run(names, folder, arguments.rows, arguments.rounds)
+        results = _run(names, folder, arguments)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(results.table())
-    results.store(arguments.out or REPOSITORY / "benchmarks" / "results" / f"{arguments.rows}-rows.json")
+    results.store(arguments.out or _document(arguments.rows, names if arguments.only else []))
     return 0
 
 
-def _run(names: list[str], folder: Path, rows: int, rounds: int) -> Results:
-    with private_source() as source:
-        results = Results(rows, rounds, source.version, COLUMNS if set(names) - _OWN_TABLE else points.COLUMNS)
-        bench = Bench(source, folder, rows, rounds)
+def _document(rows: int, only: list[str]) -> Path:
+    """Some of the cases have a document of their own, so that they do not replace that of all."""
+    return REPOSITORY / "benchmarks" / "results" / f"{'-'.join([*only, str(rows)])}-rows.json"
+
+
+def sink_key(word: str) -> tuple[str, object]:
+    """`KEY=VALUE` with a value as YAML has it."""
+    key, sign, value = word.partition("=")
+    if not sign:
+        raise argparse.ArgumentTypeError(f"{word} is not KEY=VALUE")
+    return key, yaml.safe_load(value)
+
+
+def _run(names: list[str], folder: Path, arguments: argparse.Namespace) -> Results:
+    rows, rounds = arguments.rows, arguments.rounds
+    traffic = Traffic(arguments.rate, arguments.seconds, arguments.warm_up, dict(arguments.sink))
+    with private_source(rows) as source:
+        columns = points.COLUMNS if names == ["iotdb"] else COLUMNS
+        results = Results(rows, rounds, source.version, columns, asdict(traffic))
+        bench = Bench(source, folder, rows, rounds, traffic)
         if set(names) - _OWN_TABLE:
             _say(f"table of {rows:,} rows")
             source.create_table(TABLE, rows)
             _say("warm-up")
             _warm_up(bench)
         for name in names:
+            _say(str(results.begin(name, folder)))
             began = time.monotonic()
             results.add(CASES[name](bench))
             _say(f"{name}: {time.monotonic() - began:.0f} s")
@@ -80,7 +102,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the table (default: 2000000)")
     parser.add_argument("--rounds", type=int, default=3, help="how often each side runs, in turns (default: 3)")
     parser.add_argument("--only", metavar="CASES", help=f"some of {','.join(CASES)} (default: all)")
-    parser.add_argument("--out", type=Path, help="the JSON document (default: benchmarks/results/ROWS-rows.json)")
+    parser.add_argument(
+        "--out", type=Path, help="the JSON document (default: benchmarks/results/[CASES-]ROWS-rows.json)"
+    )
+    live = parser.add_argument_group("of the case following")
+    live.add_argument("--rate", type=int, default=500, help="scattered updates per second (default: 500)")
+    live.add_argument("--seconds", type=float, default=120, help="length of what is measured (default: 120)")
+    live.add_argument("--warm-up", type=float, default=30, help="seconds before it (default: 30)")
+    live.add_argument(
+        "--sink", type=sink_key, action="append", default=[], metavar="KEY=VALUE", help="a further key of sink.delta"
+    )
     return parser
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.bench import Bench, lake_count_and_sum
+from benchmarks.bench import Bench, lake_count_and_sums
 from benchmarks.process_tree import Cpu
 from benchmarks.recorder import Mark
 from benchmarks.results import Figure, figure
@@ -73,7 +73,7 @@ def _change_reaches_lake(bench: Bench, lake: Path, number: int, process: subproc
     def arrived() -> bool:
         if process.poll() is not None:
             raise RunFailedError(f"the live job ended with {process.returncode}")
-        return lake_count_and_sum(lake)[0] == _TINY_ROWS + number + 1
+        return lake_count_and_sums(lake)[0] == _TINY_ROWS + number + 1
 
     bench.source.insert_copies("tiny", 1)
     began = time.monotonic()

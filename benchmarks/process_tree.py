@@ -2,7 +2,8 @@
 
 It reads /proc while the process runs, because a worker that has ended cannot be asked. Its last sample counts, so up to
 one sampling interval of each ended process is missing. Memory is the sum of all resident sets; pages that forked
-workers share are counted once per process, so the figure is an upper bound.
+workers share are counted once per process, so the figure is an upper bound. The proportional sum, which divides such
+pages among those that share them, is exact but costs the kernel a walk over all pages, so it is taken only if asked for.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Cpu:
 class Usage:
     cpu: Cpu
     peak_rss_bytes: int
+    peak_pss_bytes: int
+    """Zero if it was never asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +67,22 @@ class TreeMeter:
         self._root = root
         self._known: dict[tuple[int, int], tuple[str, int]] = {}
         self._peak_pages = 0
+        self._peak_pss = 0
 
-    def sample(self) -> Cpu:
+    def sample(self, *, proportional: bool = False) -> Cpu:
         """Look at the tree now; the CPU time of all that was ever seen in it."""
         found = _all_processes()
         members = self._members(found)
         for process in members:
             self._known[process.pid, process.started] = (self._role(process), process.ticks)
         self._peak_pages = max(self._peak_pages, sum(process.pages for process in members))
+        if proportional:
+            self._peak_pss = max(self._peak_pss, sum(_proportional_bytes(process.pid) for process in members))
         return self._cpu()
 
     @property
     def usage(self) -> Usage:
-        return Usage(self._cpu(), self._peak_pages * _PAGE)
+        return Usage(self._cpu(), self._peak_pages * _PAGE, self._peak_pss)
 
     def _members(self, found: list[_Process]) -> list[_Process]:
         """Descendants of the root; those of an ended parent stay members, because they were seen before."""
@@ -152,3 +158,11 @@ def _read(pid: int) -> _Process | None:
         ticks=int(fields[11]) + int(fields[12]),
         pages=int(fields[21]),
     )
+
+
+def _proportional_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -46,6 +47,21 @@ def figure(case: str, what: str, values: Sequence[float], unit: str, *, goal: st
     return Figure(case, what, statistics.median(values), unit, tuple(values), goal, note)
 
 
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the machine had to spare when a case began."""
+
+    case: str
+    load: tuple[float, ...]
+    memory_available_bytes: int
+    disk_free_bytes: int
+
+    def __str__(self) -> str:
+        load = " ".join(f"{each:.1f}" for each in self.load)
+        memory, disk = _gigabytes(self.memory_available_bytes), _gigabytes(self.disk_free_bytes)
+        return f"{self.case}: load {load}, {memory} of memory and {disk} of disk free"
+
+
 @dataclass
 class Results:
     """Everything of one run of the command."""
@@ -54,16 +70,28 @@ class Results:
     rounds: int
     server: str
     columns: int
+    traffic: Mapping[str, object]
+    """How live cases were run."""
     load_before: tuple[float, ...] = field(default_factory=os.getloadavg)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     figures: list[Figure] = field(default_factory=list)
+    circumstances: list[Circumstances] = field(default_factory=list)
+
+    def begin(self, case: str, folder: Path) -> Circumstances:
+        """Note what the machine has to spare before a case that writes below `folder`."""
+        found = Circumstances(case, os.getloadavg(), _available_bytes(), shutil.disk_usage(folder).free)
+        self.circumstances.append(found)
+        return found
 
     def add(self, figures: Sequence[Figure]) -> None:
         self.figures.extend(figures)
 
     def table(self) -> str:
         """The figures as a Markdown table."""
+        machine = _machine()
         lines = [
+            f"{machine['cores']} cores, {_gigabytes(int(machine['memory_bytes']))} of memory, {machine['cpu']}",
+            *map(str, self.circumstances),
             f"{self.rows:,} rows × {self.columns} columns, {self.rounds} rounds, load before {self.load_before[0]:.1f}",
             "",
             "| case | what | median | min – max | goal | met |",
@@ -81,6 +109,8 @@ class Results:
             "rounds": self.rounds,
             "machine": _machine(),
             "load": {"before": self.load_before, "after": os.getloadavg()},
+            "traffic": dict(self.traffic),
+            "circumstances": [asdict(each) for each in self.circumstances],
             "versions": {"server": self.server, "python": platform.python_version(), **_versions()},
             "figures": [{**asdict(each), "met": each.met} for each in self.figures],
         }
@@ -107,6 +137,16 @@ def _number(value: float) -> str:
 def _machine() -> dict[str, str | int]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"cpu": _cpu_model(), "cores": os.cpu_count() or 1, "memory_bytes": memory, "system": platform.system()}
+
+
+def _available_bytes() -> int:
+    """What the kernel could give to new processes without swapping, the page cache included."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"
 
 
 def _cpu_model() -> str:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from benchmarks.process_tree import Cpu, Metered
 from benchmarks.recorder import Mark
@@ -22,6 +25,7 @@ from benchmarks.source import DATABASE, Source
 from devkit.spark import REPOSITORY
 
 DRIVER_MEMORY = "2g"
+_END_SECONDS = 600
 
 
 class RunFailedError(Exception):
@@ -99,6 +103,8 @@ class Job:
     folder: Path
     table: str
     settings: Mapping[str, object]
+    sink: Mapping[str, object] = field(default_factory=dict)
+    """Further keys of `sink.delta`."""
 
     @property
     def lake(self) -> Path:
@@ -131,7 +137,7 @@ class Job:
         return {
             "job": "bench",
             "mysql": {**mysql, "table": self.table},
-            "sink": {"delta": {"path": str(self.lake)}},
+            "sink": {"delta": {"path": str(self.lake), **self.sink}},
             "state": {"path": str(self.folder / "state")},
             "ui": {"port": 0},
             "spark": {"spark.ui.enabled": "false", "spark.driver.memory": DRIVER_MEMORY},
@@ -176,10 +182,44 @@ def run_metered(source: Source, arguments: Sequence[str]) -> Spent:
     return Spent(whole, usage.cpu, source.cpu_seconds - server, usage.peak_rss_bytes, output)
 
 
-def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
+@contextmanager
+def background(arguments: Sequence[str], folder: Path) -> Iterator[Background]:
+    """Python with these arguments for as long as the block runs; then it is asked to end, and must end well."""
+    path = folder / f"{arguments[1]}.out"
+    with path.open("w") as output:
+        process = start(arguments, output)
+    running = Background(process, path)
+    try:
+        yield running
+        process.send_signal(signal.SIGTERM)
+        process.wait(_END_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode != 0:
+        raise RunFailedError(running.ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """A process at work; what it prints goes to a file, so that it never waits for somebody who reads it."""
+
+    process: subprocess.Popen[str]
+    output: Path
+
+    @property
+    def ended(self) -> str:
+        return f"{self.output.stem} ended with {self.process.returncode}:\n{self.output.read_text()[-6000:]}"
+
+    def check_alive(self) -> None:
+        if self.process.poll() is not None:
+            raise RunFailedError(self.ended)
+
+
+def start(arguments: Sequence[str], output: IO[str] | int = subprocess.PIPE) -> subprocess.Popen[str]:
     """Python with these arguments, in the background."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
     return subprocess.Popen(
-        [sys.executable, *arguments], cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        [sys.executable, *arguments], cwd=REPOSITORY, env=environment, stdout=output, stderr=subprocess.STDOUT,
         text=True,
     )  # fmt: skip

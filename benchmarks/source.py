@@ -12,11 +12,10 @@ from devkit.orders import create_orders_table
 
 DATABASE = "bench"
 SEED = 1
-_OPTIONS = {
-    # The whole table in memory, so that neither side waits for a disk.
-    "innodb-buffer-pool-size": "1G",
-    "innodb-log-file-size": "512M",
-}
+_LEAST_POOL_BYTES = 1024**3
+_VALUES = "big, name, amount, created, doc, state, score, flag, day"
+_MADE_ROWS = 500_000
+_ROW_BYTES = 160
 _CLUSTERS = 20
 _CLUSTER_STEP = 100_000_000
 _LONE_KEY = 2_147_483_647
@@ -49,33 +48,47 @@ class Source:
             create_orders_table(connection, rows, SEED, database=DATABASE, table=name, key_step=key_step)
         self._analyse(name)
 
+    def create_large_table(self, name: str, rows: int) -> None:
+        """An orders table of `rows` rows whose values repeat after the first 500,000, not in the log.
+
+        Copying rows is faster than making them. Dictionaries and pages of Parquet are far smaller than that distance,
+        so the repetition does not make files smaller.
+        """
+        made = min(rows, _MADE_ROWS)
+        with self.server.connect(DATABASE) as connection, connection.cursor() as cursor:
+            cursor.execute("SET sql_log_bin = 0")
+            create_orders_table(connection, made, SEED, database=DATABASE, table=name)
+            for first in range(made, rows, _MADE_ROWS):
+                copied = min(_MADE_ROWS, rows - first)
+                cursor.execute(f"INSERT INTO {name} SELECT id + {first}, {_VALUES} FROM {name} WHERE id <= {copied}")
+        self._analyse(name)
+
     def create_gap_table(self, name: str, like: str, rows: int) -> None:
         """The rows of `like` in 20 dense clusters 100,000,000 apart, and one lone row at the type's maximum."""
         cluster = max(1, rows // _CLUSTERS)
         shifted = f"id + ((id - 1) DIV {cluster}) * {_CLUSTER_STEP - cluster}"
-        others = "big, name, amount, created, doc, state, score, flag, day"
         self.execute(
             f"CREATE TABLE {name} LIKE {like}",
-            f"INSERT INTO {name} SELECT {shifted}, {others} FROM {like} WHERE id < {rows}",
-            f"INSERT INTO {name} SELECT {_LONE_KEY}, {others} FROM {like} WHERE id = {rows}",
+            f"INSERT INTO {name} SELECT {shifted}, {_VALUES} FROM {like} WHERE id < {rows}",
+            f"INSERT INTO {name} SELECT {_LONE_KEY}, {_VALUES} FROM {like} WHERE id = {rows}",
         )
         self._analyse(name)
 
     def insert_copies(self, name: str, rows: int) -> None:
         """Append copies of the first `rows` rows, in transactions of 50,000, after the largest key."""
-        columns = "big, name, amount, created, doc, state, score, flag, day"
         for first in range(0, rows, 50_000):
             last = min(first + 50_000, rows)
-            chosen = f"SELECT {columns} FROM {name} WHERE id > {first} AND id <= {last}"
-            self.execute(f"INSERT INTO {name} ({columns}) {chosen}")
+            chosen = f"SELECT {_VALUES} FROM {name} WHERE id > {first} AND id <= {last}"
+            self.execute(f"INSERT INTO {name} ({_VALUES}) {chosen}")
 
     def key_range(self, name: str) -> tuple[int, int]:
         low, high = self.row(f"SELECT MIN(id), MAX(id) FROM {name}")
         return low, high
 
-    def count_and_sum(self, name: str) -> tuple[int, int]:
-        rows, total = self.row(f"SELECT COUNT(*), SUM(id) FROM {name}")
-        return rows, total
+    def count_and_sums(self, name: str) -> tuple[int, int, int]:
+        """How many rows there are, the sum of their keys, and that of their amounts in ten-thousandths."""
+        rows, keys, amounts = self.row(f"SELECT COUNT(*), SUM(id), SUM(amount) * 10000 FROM {name}")
+        return rows, keys, amounts
 
     def execute(self, *statements: str) -> None:
         with self.server.connect(DATABASE) as connection, connection.cursor() as cursor:
@@ -93,9 +106,10 @@ class Source:
 
 
 @contextmanager
-def private_source() -> Iterator[Source]:
-    """A MariaDB of this run's own, gone at the end."""
-    with MariaDbServer(_OPTIONS) as server:
+def private_source(rows: int) -> Iterator[Source]:
+    """A MariaDB of this run's own, gone at the end, with a table of so many rows in memory: nobody waits for a disk."""
+    pool = max(_LEAST_POOL_BYTES, rows * _ROW_BYTES)
+    with MariaDbServer({"innodb-buffer-pool-size": str(pool), "innodb-log-file-size": "512M"}) as server:
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {DATABASE}")
         yield Source(server)
