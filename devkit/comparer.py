@@ -27,6 +27,7 @@ from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from devkit.errors import DevkitError
+from devkit.lake import read_batches
 from devkit.orders import quote
 
 Value = str | bytes | bool | int | float | Decimal | datetime.date | datetime.datetime | datetime.timedelta | None
@@ -80,8 +81,7 @@ class DeltaTarget:
         return [field.name for field in self._table.schema().fields]
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
-        dataset = self._table.to_pyarrow_dataset()
-        for batch in dataset.to_batches(columns=list(columns), batch_size=BATCH_ROWS):
+        for batch in read_batches(self._table, columns):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 

@@ -137,7 +137,9 @@ class Demo:
         say(f"{sum(seconds for _, seconds in self._took):7.1f} s  in all")
         say("")
         say(f"The lake is in {lake}. Look into it with:")
-        say(f"  python -c \"import deltalake; print(deltalake.DeltaTable('{lake}').to_pandas().head())\"")
+        say(
+            f"  .venv/bin/python -c \"from devkit.lake import read_lake; print(read_lake('{lake}').slice(0, 5).to_pandas())\""
+        )
 
 
 def say(line: str) -> None:

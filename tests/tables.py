@@ -9,9 +9,9 @@ from decimal import Decimal
 from typing import TypeAlias
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from consume_upstream.buffer import buffer_schema
+from devkit.lake import read_lake
 from vnode_backfill.words import change
 from vnode_backfill.words.change import ChangeOp
 from vnode_backfill.words.columns import Column, TableDefinition
@@ -50,7 +50,7 @@ def plan(definition: TableDefinition, *bounds: Key, vnodes: int = 8) -> SplitPla
 
 def stored(path: object) -> list[Row]:
     """The rows of a Delta table as `deltalake` reads them, in one fixed order."""
-    table = DeltaTable(str(path)).to_pyarrow_table()
+    table = read_lake(str(path))
     return in_order(tuple(row.values()) for row in table.to_pylist())
 
 

@@ -1,7 +1,7 @@
 """Decides which alerts a job raises: what will go wrong if nobody acts, while there is still time to act.
 
 These are pure functions over samples and over how the vnodes moved; the caller has the clock and passes the times.
-There are three alerts:
+There are four alerts:
 
 - `binlog-retention`: the source will purge log before it is captured. The measure is the lag of capture as a share of
   the log that is kept, in bytes or in seconds, whichever is larger:
@@ -13,6 +13,8 @@ There are three alerts:
   changes of unread vnodes have to wait, and a growing buffer is as planned.
 - `vnode-stalled`: a vnode does not advance. A vnode that is not read yet may wait its turn for hours, so it counts as
   stalled when its worker reads nothing at all. A vnode that merges is stalled when the others advance without it.
+- `epochs-lengthened`: epochs take longer than configured, because the target's log grows too fast or its files are not
+  folded as fast as they wear. The target is then older than it need be.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ class AlertId(StrEnum):
     BINLOG_RETENTION = "binlog-retention"
     BUFFER_GROWTH = "buffer-growth"
     VNODE_STALLED = "vnode-stalled"
+    EPOCHS_LENGTHENED = "epochs-lengthened"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ def alerts_of(
         binlog_retention(samples, thresholds),
         buffer_growth(samples, thresholds),
         vnode_stalled(advances, report, samples[-1].at, thresholds),
+        epochs_lengthened(report, samples[-1].at),
     )
     return tuple(alert for alert in found if alert is not None)
 
@@ -219,6 +223,20 @@ def vnode_stalled(
         f"{'has' if len(vnodes) == 1 else 'have'} not advanced for {_duration(at - since)}",
         "See `vnode-backfill status --per-vnode`. A query that hangs at the source can be killed there: the epoch is "
         "then tried again.",
+    )
+
+
+def epochs_lengthened(report: Report, at: float) -> Alert | None:
+    """The driver has made epochs longer than configured."""
+    seen = report.observed
+    if seen.lengthened == 1:
+        return None
+    return Alert(
+        AlertId.EPOCHS_LENGTHENED,
+        at,
+        f"epochs take {seen.lengthened} times as long as configured: {seen.lengthened_by}",
+        "Raise epoch.live to what the target can bear. Larger files (sink.delta.target_file_size) make commits shorter. "
+        "Folds need a core and a disk that keep up: `vnode-backfill compact` helps from another machine.",
     )
 
 

@@ -20,6 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from progress.faces.alerts import RETENTION_UNKNOWN, Alert, AlertId, Retention
 from progress.state.backfill_state import Phase
 from progress.state.report import JobPhase, Report
+from progress.state.target_health import TargetHealth
 from vnode_backfill.words.epoch import Actor, BarrierKind
 
 _PREFIX = "vnode_backfill_"
@@ -60,6 +61,20 @@ class CdcBackfillMetrics:
         self._lag_seconds.set(_known(seen.lag_seconds))
         self._lag_bytes.set(_known(seen.lag_bytes))
         self._buffer_bytes.set(_known(seen.buffer_bytes))
+        self._lake_age.set(_known(seen.lake_age_seconds))
+        self._lengthened.set(seen.lengthened)
+        self._observe_target(seen.target)
+
+    def _observe_target(self, target: TargetHealth | None) -> None:
+        if target is None:
+            return
+        self._target_files.set(target.files)
+        self._target_bytes.set(target.bytes)
+        self._vector_share.set(_known(target.vector_share))
+        self._fold_debt.set(_known(target.fold_debt_bytes))
+        self._amplification.set(_known(target.write_amplification))
+        _raise_to(self._written_bytes, target.written_bytes)
+        _raise_to(self._changed_bytes, target.changed_bytes)
 
     def observe_epoch(self, actor: Actor, seconds: float) -> None:
         """An actor did its part of an epoch; DRIVER is the whole epoch, from intent to commit."""
@@ -107,6 +122,8 @@ class CdcBackfillMetrics:
         self._snapshot_ranges = self._counter("snapshot_ranges", "Key ranges read by the snapshot, over the whole job")
         self._buffered = self._counter("buffered_changes", "Changes of the log written to the buffer")
         self._merged = self._counter("merged_changes", "Buffered changes merged into the sink")
+        self._written_bytes = self._counter("target_written_bytes", "Bytes written to merge, join, fold and commit")
+        self._changed_bytes = self._counter("target_changed_bytes", "Size of the changes that were merged, in memory")
         self._epochs = self._counter("epochs", "Epochs committed, over the whole job")
         self._barriers = self._counter("barriers", "Barriers begun, by kind", "kind")
         self._retries = self._counter("retries", "Epochs tried again after a passing failure, by failed actor", "actor")
@@ -147,7 +164,22 @@ class CdcBackfillMetrics:
         for gauge in (self._rate_limit, self._eta, self._lag_seconds, self._lag_bytes, self._held_bytes):
             gauge.set(math.nan)
         self._buffer_bytes.set(math.nan)
+        self._make_target_gauges()
         self.observe_alerts(())
+
+    def _make_target_gauges(self) -> None:
+        self._lake_age = self._gauge("lake_age_seconds", "Age of the newest change that is merged")
+        self._lengthened = self._gauge("epoch_lengthening", "How many times as long as configured epochs take")
+        self._target_files = self._gauge("target_files", "Files of the target")
+        self._target_bytes = self._gauge("target_bytes", "Size of the target's files")
+        self._vector_share = self._gauge("vector_share", "Rows of the target's files that are gone, 0 to 1")
+        self._fold_debt = self._gauge("fold_debt_bytes", "Size of the target's files that wait to be folded")
+        self._amplification = self._gauge("write_amplification", "Bytes written per byte changed, in this run")
+        self._lengthened.set(1)
+        for gauge in (self._lake_age, self._target_files, self._target_bytes, self._vector_share):
+            gauge.set(math.nan)
+        for gauge in (self._fold_debt, self._amplification):
+            gauge.set(math.nan)
 
     def _counter(self, name: str, what: str, *labels: str) -> Counter:
         return Counter(f"{_PREFIX}{name}", what, labels, registry=self.registry)

@@ -9,6 +9,7 @@ scrolled away could not be drawn over), and leaves its last state on the screen.
     rows       183,600 of about 300,000 rows in 45 of 74 ranges, 12,000 more in progress
     speed      12,000 rows/s, 10 s left
     log        1.2 s behind, 4.1 MB to read, 31.4 MB buffered
+    lake       2.4 s old, 42 files, 1.3 % gone, 12.0 MB to fold, 3.1 bytes written per byte changed
     workers    2: 0-31 | 32-63
     vnodes     · 10 pending   ▒ 24 snapshot   ▓ 2 catch-up   █ 28 live
                ▒▒▒▒····████▒▒▒▒▒▒▒▓▓███████████████████▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒······
@@ -248,6 +249,7 @@ def _work(report: Report) -> list[tuple[str, str, str]]:
         ("rows", f"{_rows(report)} in {report.ranges:,} of {report.ranges_total:,} ranges{_in_hand(report)}"),
         ("speed", _speed(report)),
         ("log", _log(report)),
+        ("lake", _lake(report)),
         ("workers", f"{len(report.workers)}: {bitmaps}" if report.workers else ""),
     ]
     return [(name, text, "") for name, text in facts if text]
@@ -289,6 +291,20 @@ def _log(report: Report) -> str:
     return ", ".join(parts)
 
 
+def _lake(report: Report) -> str:
+    """How old the target is, and in what shape; nothing before its first merge, and of vectors where there are some."""
+    seen, target = report.observed, report.observed.target
+    parts = [] if seen.lake_age_seconds is None else [f"{_duration(seen.lake_age_seconds)} old"]
+    if target is not None and target.changed_bytes:
+        parts.append(f"{target.files:,} files")
+        if target.vector_share is not None:
+            parts.append(f"{100 * target.vector_share:.1f} % gone")
+        if target.fold_debt_bytes:
+            parts.append(f"{_size_text(target.fold_debt_bytes)} to fold")
+        parts.append(f"{target.write_amplification or 0:,.1f} bytes written per byte changed")
+    return ", ".join(parts)
+
+
 def _request(request: RequestProgress) -> str:
     asked = f"#{request.id} {request.kind}"
     if request.who:
@@ -308,6 +324,8 @@ def _trouble(report: Report) -> list[tuple[str, str, str]]:
         found.append(("paused", "on request; the log is still captured", "cyan"))
     if seen.throttled_by:
         found.append(("throttled", seen.throttled_by, "cyan"))
+    if seen.lengthened > 1:
+        found.append(("slower", f"epochs take {seen.lengthened} times as long: {seen.lengthened_by}", "yellow"))
     if seen.retry is not None:
         found.append(("retrying", f"attempt {seen.retry.attempt}: {seen.retry.message}", "red"))
     if report.failure is not None and report.phase is JobPhase.FAILED:

@@ -20,6 +20,10 @@ checkpoint.
     percent            0.00 … 100.00
     rows, estimated_rows, ranges, ranges_total, epoch, revision    whole numbers
     rows_per_second, eta_seconds, lag_seconds, lag_bytes, buffer_bytes    number, or null if not known
+    lake_age_seconds   age of the newest change merged, 0 when all that is written is merged, or null if not known
+    target             {files, bytes, rows, gone_rows, vector_share, fold_debt_bytes, log_bytes, written_bytes,
+                       changed_bytes, write_amplification}, or null if not known; see `target_health`
+    lengthened         {factor, reason} how many times as long as configured epochs take, and why; null if they do not
     rate_limit         rows per second, or null; `paused` true or false; `throttled_by` text, empty if nothing holds it
     written, applied   log positions as text: captured up to, and applied to every vnode up to; null before the first
     driver             who drives the job now, empty if nobody
@@ -44,6 +48,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from progress.state.backfill_state import BackfillState, Failure, Phase, Request, VnodeState
+from progress.state.target_health import TargetHealth
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key import VnodeId
 from vnode_backfill.words.key_range import SplitPlan
@@ -147,6 +152,11 @@ class Observed:
     lag_seconds: float | None = None
     lag_bytes: int | None = None
     buffer_bytes: int | None = None
+    lake_age_seconds: float | None = None
+    target: TargetHealth | None = None
+    lengthened: int = 1
+    """Epochs take so many times as long as configured."""
+    lengthened_by: str = ""
     throttled_by: str = ""
     stalled: str = ""
     """Since when nothing moves, where that is too long; empty while something does."""
@@ -240,6 +250,9 @@ class Report:
             "lag_seconds": _rounded(seen.lag_seconds),
             "lag_bytes": seen.lag_bytes,
             "buffer_bytes": seen.buffer_bytes,
+            "lake_age_seconds": _rounded(seen.lake_age_seconds),
+            "target": None if seen.target is None else _target(seen.target),
+            "lengthened": None if seen.lengthened == 1 else {"factor": seen.lengthened, "reason": seen.lengthened_by},
             "rate_limit": self.rate_limit,
             "paused": self.paused,
             "throttled_by": seen.throttled_by,
@@ -368,8 +381,23 @@ def _requests(state: BackfillState, asked: tuple[AskedRequest, ...]) -> tuple[Re
     return tuple(shown[number] for number in sorted(shown))
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else round(value, 3)
+def _target(health: TargetHealth) -> dict[str, object]:
+    return {
+        "files": health.files,
+        "bytes": health.bytes,
+        "rows": health.rows,
+        "gone_rows": None if health.vectors is None else health.vectors.gone_rows,
+        "vector_share": _rounded(health.vector_share, 5),
+        "fold_debt_bytes": health.fold_debt_bytes,
+        "log_bytes": health.log_bytes,
+        "written_bytes": health.written_bytes,
+        "changed_bytes": health.changed_bytes,
+        "write_amplification": _rounded(health.write_amplification),
+    }
+
+
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value, digits)
 
 
 def _time(value: object) -> str:

@@ -6,7 +6,7 @@ before it leaves rows that nobody reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from uuid import uuid4
 
@@ -95,6 +95,13 @@ class CheckpointForm:
     def create(self, record: JobRecord, plan: SplitPlan, state: BackfillState) -> Bookkeeping:  # noqa: ARG002
         self._jobs.append(record_row(record))
         return Bookkeeping(record.id)
+
+    def change_record(self, record: JobRecord, still_ours: Callable[[], object]) -> None:
+        handle = self._jobs.open()
+        still_ours()
+        rows = self._jobs.read(handle)
+        others = rows.filter(pc.not_equal(rows["id"], record.id)).cast(JOB_SCHEMA)
+        self._jobs.replace(handle, pa.concat_tables([others, record_row(record)]))
 
     def write_plan(self, plan: SplitPlan, generation: int, books: Bookkeeping) -> Bookkeeping:
         write = uuid4().hex

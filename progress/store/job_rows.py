@@ -1,6 +1,6 @@
 """Turns what a job is and how its table is split into rows of the `jobs` and `plan` tables, and back.
 
-A job's record is written once. A plan is written generation by generation; every write has its own name, and the
+A job's record is written once; only its version changes later, with the target (`JobRecord.fit_for`). A plan is written generation by generation; every write has its own name, and the
 checkpoint says which write of each generation counts. So a driver that died half-way, or one that was overtaken while
 it planned, leaves rows that nobody reads.
 """
@@ -8,14 +8,13 @@ it planned, leaves rows that nobody reads.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
 import pyarrow as pa
 
 from progress.state.report import Estimates
-from progress.store.checkpoint_rows import FORMAT_VERSION, refuse_unknown_version
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import StateError
 from vnode_backfill.words.key_range import PlanRow, SplitPlan, from_rows, to_rows
@@ -50,13 +49,18 @@ PLAN_SCHEMA = pa.schema(
     ]
 )
 ESTIMATE_COLUMNS = ("write", "ordinal", "estimated_rows")
+PLAIN_VERSIONS = {"parallel": 2, "single": 1}
+"""The version of a record by executor, where the target has no deletion vectors."""
+VECTORS_VERSION = 3
+"""Of a job whose target has deletion vectors: releases that do not know them would lose them, so they must refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
     """What a job is, fixed when it is created.
 
-    `id` is unique per creation: a job created again under its name is another.
+    `id` is unique per creation: a job created again under its name is another. `format_version` says which releases may
+    touch the job.
     """
 
     name: str
@@ -69,7 +73,7 @@ class JobRecord:
     table: str
     definition: TableDefinition
     sink: str
-    format_version: int = FORMAT_VERSION
+    format_version: int = PLAIN_VERSIONS["parallel"]
 
     @classmethod
     def new(
@@ -89,6 +93,15 @@ class JobRecord:
             sink=sink,
         )
 
+    @property
+    def has_vectors(self) -> bool:
+        """Whether only releases that know deletion vectors may touch the job."""
+        return self.format_version == VECTORS_VERSION
+
+    def fit_for(self, *, vectors: bool) -> JobRecord:
+        """The record of the same job with a target of the other kind."""
+        return replace(self, format_version=VECTORS_VERSION if vectors else PLAIN_VERSIONS[self.executor])
+
 
 def record_row(record: JobRecord) -> pa.Table:
     row = {**asdict(record), "definition": json.dumps(record.definition.to_json())}
@@ -101,12 +114,21 @@ def read_record(rows: pa.Table, job: str) -> JobRecord | None:
     if not found:
         return None
     row = found[0]
-    refuse_unknown_version(row["format_version"])
+    _refuse_unknown(row["format_version"])
     try:
         definition = TableDefinition.from_json(json.loads(row["definition"]))
     except (ValueError, TypeError, KeyError) as error:
         raise StateError(f"the table definition of job {row['name']!r} cannot be read", detail=str(error)) from error
     return JobRecord(**{**row, "definition": definition, "created_at": row["created_at"].astimezone(UTC)})
+
+
+def _refuse_unknown(version: object) -> None:
+    known = (PLAIN_VERSIONS["parallel"], VECTORS_VERSION)
+    if version not in known:
+        raise StateError(
+            f"the job's record has format version {version!r}, this program reads versions {known[0]} and {known[1]}",
+            hint="Use the release that wrote it; this one might damage the job's target.",
+        )
 
 
 def plan_rows(plan: SplitPlan, generation: int, write: str) -> pa.Table:

@@ -17,6 +17,7 @@ from typing import Protocol
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from progress.state.report import InHand, Observed, Report, Retry
+from progress.state.target_health import TargetHealth
 from progress.store.state_table import state_errors
 from vnode_backfill.delta.storage import Storage
 from vnode_backfill.words.errors import StateError
@@ -126,6 +127,10 @@ class _StoredObserved(BaseModel):
     lag_seconds: float | None = None
     lag_bytes: int | None = None
     buffer_bytes: int | None = None
+    lake_age_seconds: float | None = None
+    target: TargetHealth | None = None
+    lengthened: int = 1
+    lengthened_by: str = ""
     throttled_by: str = ""
     retry: _StoredRetry | None = None
     in_hand: _StoredInHand = _StoredInHand()
@@ -139,6 +144,10 @@ def _to_json(observed: Observed) -> str:
         lag_seconds=observed.lag_seconds,
         lag_bytes=observed.lag_bytes,
         buffer_bytes=observed.buffer_bytes,
+        lake_age_seconds=observed.lake_age_seconds,
+        target=observed.target,
+        lengthened=observed.lengthened,
+        lengthened_by=observed.lengthened_by,
         throttled_by=observed.throttled_by,
         retry=None if retry is None else _StoredRetry(attempt=retry.attempt, message=retry.message),
         in_hand=_StoredInHand(**asdict(observed.in_hand)),
@@ -153,6 +162,10 @@ def _from_json(text: bytes) -> Observed:
         lag_seconds=stored.lag_seconds,
         lag_bytes=stored.lag_bytes,
         buffer_bytes=stored.buffer_bytes,
+        lake_age_seconds=stored.lake_age_seconds,
+        target=stored.target,
+        lengthened=stored.lengthened,
+        lengthened_by=stored.lengthened_by,
         throttled_by=stored.throttled_by,
         retry=None if stored.retry is None else Retry(stored.retry.attempt, stored.retry.message),
         in_hand=InHand(**stored.in_hand.model_dump()),

@@ -3,7 +3,7 @@
 A job has its own folder under the state path, named after it (characters other than plain letters are written as
 `~2f`), and in it four Delta tables. No name ever becomes part of a query.
 
-    jobs          one row: what the job is; written once, before its first checkpoint
+    jobs          one row: what the job is; written before its first checkpoint
     plan          the ranges, a write per generation; which write counts is said by the checkpoint
     checkpoints   the only commit point: the lease, the job's row and a row per vnode, all written again by each commit
     requests      what operators asked for; written by them, acknowledged in a checkpoint

@@ -92,6 +92,14 @@ class StateForm(Protocol):
         """Prepare the first commit of a new job."""
         ...
 
+    def change_record(self, record: JobRecord, still_ours: Callable[[], object]) -> None:
+        """Write the record of the job again, or raise `OvertakenError` and change nothing.
+
+        `still_ours` raises if another driver took over. It is called after the place was looked at where the record is
+        written: whoever takes over later writes there too, and this write is refused.
+        """
+        ...
+
     def write_plan(self, plan: SplitPlan, generation: int, books: Bookkeeping) -> Bookkeeping:
         """Write one generation of ranges; it counts once a commit holds the bookkeeping that is returned."""
         ...

@@ -145,6 +145,21 @@ class StateStore(StateReader):
                 self.write_plan(plan, generation)
             self.commit(state)
 
+    def change_record(self, record: JobRecord) -> None:
+        """Write the job's record again, by the driver that holds the lease.
+
+        It is written also if nothing differs. So a driver that lost its lease right before its own write finds that
+        write refused.
+        """
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                try:
+                    self._form.change_record(record, self.renew)
+                except OvertakenError:
+                    continue
+                return
+            raise StateError(f"the record of job {self.job!r} could not be written", detail="Others keep writing it.")
+
     def write_plan(self, plan: SplitPlan, generation: int) -> None:
         """Write one generation of ranges; it counts from the first commit on whose state names it.
 

@@ -8,7 +8,8 @@ holds every change up to it. `row_count` and `finished` say how far the walk is.
 everything else of the epoch protocol, `lease` who drives the job; before a job exists there is only the lease.
 
 The form is fixed: it does not change with the schema of the parallel executor, so that every release reads it, to
-continue it or to migrate it. `to_row` and `from_row` are each other's inverse; another version, or what cannot be read
+continue it or to migrate it. Only the version differs where the target has deletion vectors, which earlier releases
+would lose. `to_row` and `from_row` are each other's inverse; another version, or what cannot be read
 exactly, is a `StateError`.
 """
 
@@ -40,7 +41,7 @@ from progress.state.backfill_state import (
 )
 from progress.state.walk_state import WHOLE_KEY, Walk
 from progress.store.checkpoint_rows import Bookkeeping, numbers_from_text, numbers_to_text
-from progress.store.job_rows import JobRecord
+from progress.store.job_rows import PLAIN_VERSIONS, VECTORS_VERSION, JobRecord
 from progress.store.lease import Lease
 from vnode_backfill.words.bitmap import split_evenly
 from vnode_backfill.words.columns import TableDefinition
@@ -49,7 +50,7 @@ from vnode_backfill.words.errors import LawBrokenError, StateError
 from vnode_backfill.words.key import VnodeId
 from vnode_backfill.words.key_range import key_from_text, key_to_text
 
-VERSION = 1
+VERSION = PLAIN_VERSIONS["single"]
 PLANS = ((0, "walk"),)
 """What the bookkeeping names as the plan: a walk has none that could be stored."""
 WALK_SCHEMA = pa.schema(
@@ -81,6 +82,8 @@ def to_row(stored: StoredWalk | None, lease: Lease) -> pa.Table:
     """The one row; only the lease where there is no job."""
     row: dict[str, object] = {"version": VERSION, "lease": lease.to_json()}
     if stored is not None:
+        # Earlier releases look at the row's version only.
+        row["version"] = VECTORS_VERSION if stored.record.has_vectors else VERSION
         walk, state = stored.walk, stored.state
         row |= {
             "job": stored.record.id,
@@ -101,9 +104,10 @@ def from_row(rows: pa.Table) -> tuple[StoredWalk | None, Lease | None]:
     if rows.num_rows != 1:
         raise StateError(f"the state of a single executor's job has {rows.num_rows} rows instead of one")
     (row,) = rows.to_pylist()
-    if row["version"] != VERSION:
+    if row["version"] not in (VERSION, VECTORS_VERSION):
         raise StateError(
-            f"the single executor's state has version {row['version']!r}, this program reads version {VERSION}",
+            f"the single executor's state has version {row['version']!r}, "
+            f"this program reads versions {VERSION} and {VECTORS_VERSION}",
             hint="Use the release that wrote it, or delete the job's folder under state.path and create the job again.",
         )
     try:

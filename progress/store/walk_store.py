@@ -9,7 +9,7 @@ earlier one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -155,6 +155,15 @@ class WalkForm:
         self._record = record
         self._cursor.committed = self._cursor.following = Walk(state.epoch, estimated_rows=estimated)
         return Bookkeeping(record.id, PLANS)
+
+    def change_record(self, record: JobRecord, still_ours: Callable[[], object]) -> None:
+        found = self.look()
+        still_ours()
+        stored = None if found is None else _stored(found.rows)
+        if found is None or found.lease is None or stored is None:
+            raise LawBrokenError(f"the record of job {self._job!r} cannot change: there is no such job")
+        self._commits.replace(found.handle, to_row(replace(stored, record=record), found.lease))
+        self._record = record
 
     def write_plan(self, plan: SplitPlan, generation: int, books: Bookkeeping) -> Bookkeeping:  # noqa: ARG002
         """A walk has no plan to store."""

@@ -301,9 +301,9 @@ def test_other_requests_reach_the_driver(open_single: OpenSingle) -> None:
 
 def test_unknown_version_is_refused(open_single: OpenSingle) -> None:
     store = open_single()
-    row = {"version": 3, "job": "x"}
+    row = {"version": 4, "job": "x"}
     write_deltalake(f"{store.folder}/walk", pa.Table.from_pylist([row], schema=WALK_SCHEMA))
-    with pytest.raises(StateError, match="has version 3, this program reads version 1"):
+    with pytest.raises(StateError, match="has version 4, this program reads versions 1 and 3"):
         store.load()
 
 

@@ -2,7 +2,7 @@
 
 0: done. 1: failed, the reason is on stderr and in the state. 2: wrong configuration, or refused before anything was
 written. Ctrl-C and SIGTERM end `run` at a SyncCheckpoint with 0, also where the JVM and the workers get the signal,
-too. `plan`, `status`, `compact` and the requests start no JVM.
+too. `plan`, `status`, `compact`, `upgrade` and the requests start no JVM.
 """
 
 from __future__ import annotations
@@ -111,6 +111,11 @@ def _work(config: Config, arguments: argparse.Namespace) -> int:
             from vnode_backfill.commands.compact import compact
 
             return compact(config, sweep_only=arguments.sweep_only)
+        case "upgrade":
+            from vnode_backfill.commands.upgrade import upgrade
+            from vnode_backfill.config.job import MergeMode
+
+            return upgrade(config, merge=MergeMode(arguments.merge))
         case _:
             from vnode_backfill.commands.run import run
 
@@ -188,6 +193,12 @@ def _parser() -> argparse.ArgumentParser:
         "--follow", type=Path, metavar="cdc.yaml", help="check that the job of this file can take over, before one runs"
     )
     _add_run(commands.add_parser("run", parents=[common, spark], help="create the job and run it, or continue it"))
+    _add_upkeep(commands, common)
+    _add_requests(commands, common)
+    return parser
+
+
+def _add_upkeep(commands: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
     compact = commands.add_parser(
         "compact", parents=[common], help="join small files of the target in key order and delete old ones",
         description="Join small files of a Delta target, neighbours in key order, up to sink.delta.target_file_size, and delete "
@@ -195,8 +206,13 @@ def _parser() -> argparse.ArgumentParser:
         "changes; the job may run meanwhile, and does the same by itself when it is live.",
     )  # fmt: skip
     compact.add_argument("--sweep-only", action="store_true", help="join nothing, only delete old files")
-    _add_requests(commands, common)
-    return parser
+    upgrade = commands.add_parser(
+        "upgrade", parents=[common], help="change rows of the target in the other way; the job must be stopped",
+        description="Turn a Delta target over. To vectors: readers must know deletion vectors from now on. To rewrite: files "
+        "with deleted rows are written again, and every reader can read the table. No row changes. Whatever was interrupted "
+        "is continued by a second call.",
+    )  # fmt: skip
+    upgrade.add_argument("--merge", required=True, choices=("vectors", "rewrite"), help="how rows are changed then")
 
 
 def _add_requests(

@@ -25,18 +25,23 @@ _WHOLE_STEPS = 3
 
 
 def compact(config: Config, *, sweep_only: bool = False, say: Callable[[str], None] = print) -> int:
-    """Join all small files of the target, then sweep target and buffer. The job may run meanwhile, and need not."""
+    """Join all small files of the target, sweep target and buffer, and tidy the target's log.
+
+    The job may run meanwhile, and need not.
+    """
     _, loaded = stored_job(config)
     record = loaded.record
     sink, policy = configured_sink(config).compacted_by_request(record)
     if not sweep_only:
-        _check_walked(loaded)
+        check_walked(loaded)
         say(_compacted(join_all(sink, policy)))
     buffer = ChangeBuffer(
         buffer_path(config), record.definition, record.id, reveal(config.storage.options),
         retention=config.buffer.retention,
     )  # fmt: skip
     say(f"swept {len(sink.sweep()):,} files of the target and {len(buffer.sweep()):,} of the change buffer")
+    # After the sweep: a checkpoint leaves out what was removed long ago, and a sweep goes by what is in it.
+    sink.tidy()
     return 0
 
 
@@ -84,7 +89,7 @@ def _compacted(tally: Tally) -> str:
     return done + (left if tally.vain else "")
 
 
-def _check_walked(loaded: Loaded) -> None:
+def check_walked(loaded: Loaded) -> None:
     """The files of a walk are where a killed driver's cursor is found again, so they stay until it has ended."""
     if loaded.record.executor == Executor.SINGLE and not loaded.state.backfill_finished:
         raise PlanRefusedError(

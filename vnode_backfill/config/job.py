@@ -54,6 +54,7 @@ from vnode_backfill.config.values import (
     Section,
     ServerIdRange,
     Size,
+    SizeOrZero,
     Text,
     Timeout,
     TlsSection,
@@ -66,6 +67,9 @@ from vnode_backfill.words.units import MB, format_duration
 
 TARGET_FILE_SIZE = 128 * MB
 TARGET_RETENTION = timedelta(days=7)
+VECTORS_RETENTION = timedelta(hours=6)
+"""At one commit a second, seven days of superseded entries are six million, and opening the table takes seconds."""
+KEY_CACHE = 1000 * MB
 
 
 class StartupMode(StrEnum):
@@ -90,6 +94,13 @@ class Executor(StrEnum):
 
     PARALLEL = "parallel"
     SINGLE = "single"
+
+
+class MergeMode(StrEnum):
+    """How rows of a Delta target are changed: deletion vectors beside its files, or files written again."""
+
+    VECTORS = "vectors"
+    REWRITE = "rewrite"
 
 
 class ZeroDates(StrEnum):
@@ -225,7 +236,9 @@ class DeltaSinkConfig(Section):
     replace: Flag = False
     target_file_size: Size = TARGET_FILE_SIZE
     compact_small_files: CountOrZero = 200
-    retention: Duration = TARGET_RETENTION
+    merge: MergeMode | None = None
+    key_cache: SizeOrZero = KEY_CACHE
+    retention: Duration | None = None
 
 
 class SinkConfig(Section):
@@ -283,6 +296,13 @@ class Config(Section):
     storage: StorageConfig = StorageConfig()
     ui: UiConfig = UiConfig()
     spark: Options = Field(default_factory=dict)
+
+    @property
+    def merge_mode(self) -> MergeMode:
+        """How the table that this job creates is changed: a copy that ends by itself leaves a plain table."""
+        ends = self.mysql.cdc.startup_mode is StartupMode.SNAPSHOT
+        asked = self.sink.delta.merge if self.sink.delta else None
+        return asked or (MergeMode.REWRITE if ends else MergeMode.VECTORS)
 
     @field_validator("workers")
     @classmethod

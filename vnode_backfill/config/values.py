@@ -215,6 +215,7 @@ Timeout = Annotated[Duration, AfterValidator(_timeout)]
 """A duration that a socket waits."""
 LeaseDuration = Annotated[Duration, AfterValidator(_lease)]
 Size = Annotated[int, BeforeValidator(parse_size), between(1, 2**50), PlainSerializer(format_size)]
+SizeOrZero = Annotated[int, BeforeValidator(parse_size), between(0, 2**50), PlainSerializer(format_size)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 Gtids = Annotated[Text, AfterValidator(_gtids)]
 Port = Annotated[int, Strict(), between(1, 65535)]

@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Lock
@@ -39,6 +39,7 @@ from vnode_backfill.delta.files import DataFile, FileReceipt, Masked
 from vnode_backfill.delta.log.actions import (
     NOTE,
     TXN_ID,
+    VECTORS,
     Action,
     LiveFile,
     Metadata,
@@ -48,7 +49,7 @@ from vnode_backfill.delta.log.actions import (
     transaction_id,
 )
 from vnode_backfill.delta.log.names import LOG, commit_name
-from vnode_backfill.delta.log.protocol import VECTORS, check_writable
+from vnode_backfill.delta.log.protocol import check_writable
 from vnode_backfill.delta.log.replay import (
     TableVersion,
     backwards,
@@ -57,7 +58,7 @@ from vnode_backfill.delta.log.replay import (
     newest,
     tombstones,
 )
-from vnode_backfill.delta.log.upkeep import checkpoint_due, clean, make_checkpoint
+from vnode_backfill.delta.log.upkeep import checkpoint_due, clean, make_checkpoint, waits_since
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.delta.sweep import Sweep, swept
 from vnode_backfill.words.epoch import Epoch
@@ -101,6 +102,10 @@ class DeltaLog:
                 hint="Restore the table, or create the job again under another name.",
             )
         return table
+
+    def last_seen(self) -> TableVersion:
+        """The version that was opened or committed last; the storage is asked only if there is none."""
+        return self.held.table or self.open()
 
     def create(
         self,
@@ -195,25 +200,54 @@ class DeltaLog:
         """
         return self._write(table, _file_actions(table, added, removed, masked, data_change=False), "{}")
 
-    def maintain(self, table: TableVersion) -> None:
-        """After a commit: make a checkpoint if one is due, and delete commits that nobody needs."""
-        if not checkpoint_due(table):
-            return
+    def redefine(self, table: TableVersion, protocol: Protocol, properties: Mapping[str, str]) -> TableVersion:
+        """Change what the table demands of readers and writers, and its properties. No row changes.
+
+        Right on top of `table`, or `OvertakenError`. Features that files still need cannot be dropped.
+        """
+        self._check_generation(table)
+        configuration = {**table.metadata.configuration, **properties}
+        metadata = replace(table.metadata, configuration=configuration)
+        check_writable(protocol, metadata, self.storage.path)
+        masked = sum(file.vector is not None for file in table.files.values())
+        if masked and VECTORS not in protocol.features:
+            raise LawBrokenError(
+                f"{masked} files of version {table.version} have vectors, and a commit would drop them"
+            )
+        actions = [*self._transactions({}), ("protocol", protocol.to_action()), ("metaData", metadata.to_action())]
+        told = {"operation": "SET TBLPROPERTIES", "operationParameters": {"properties": json.dumps(dict(properties))}}
+        return self._put(table, actions, told)
+
+    def maintain(self, table: TableVersion, at_latest: timedelta | None = None) -> int:
+        """Make a checkpoint if one is due, and delete commits that nobody needs. The checkpoint's size, 0 without one.
+
+        One is due after as many commits as the table says, or `at_latest` so long after the first of them. Others may
+        commit meanwhile.
+        """
         with storage_errors(f"the log of {self.what} cannot be tidied at {self.storage.path}"):
-            make_checkpoint(self.storage, table)
+            due = checkpoint_due(table) or (
+                at_latest is not None and waits_since(self.storage, table, datetime.now(UTC) - at_latest)
+            )
+        return self.checkpoint(table) if due else 0
+
+    def checkpoint(self, table: TableVersion) -> int:
+        """Make a checkpoint of this version, and delete commits that nobody needs. The checkpoint's size."""
+        with storage_errors(f"the log of {self.what} cannot be tidied at {self.storage.path}"):
+            size = make_checkpoint(self.storage, table)
             clean(self.storage, table, self._needed_from(table), datetime.now(UTC))
         with self.held.lock:
-            if self.held.table is table:
-                self.held.table = table.with_checkpoint(table.version)
+            if self.held.table is not None and self.held.table.version >= table.version:
+                self.held.table = self.held.table.with_checkpoint(table.version)
+        return size
 
     def sweep(self, retention_hours: int) -> list[str]:
         """Delete files that no version within the retention refers to, and files never committed that are a day old.
 
-        A task writes a file before it is committed, and its epoch may last: a file that no version refers to yet may
-        still be wanted.
+        A task writes a file before it is committed, and its epoch may last for days: files of an epoch that has not
+        ended are wanted, however old they are.
         """
         with storage_errors(f"{self.storage.path} cannot be swept"):
-            sweep = Sweep(datetime.now(UTC), timedelta(hours=retention_hours))
+            sweep = Sweep(datetime.now(UTC), timedelta(hours=retention_hours), self._newest_epoch(self.open()))
             gone = sweep.unneeded(self.storage.list_files(without=LOG), self.open, partial(tombstones, self.storage))
             return swept(self.storage, gone)
 
@@ -270,11 +304,19 @@ class DeltaLog:
 
     def _needed_from(self, table: TableVersion) -> int:
         """The first commit whose note may be asked for: of this job's newest epoch, whatever the kind."""
-        own = {app: epoch for app, epoch in table.transactions.items() if app.startswith(f"{self.job_id}/")}
-        own.pop(self._app(_DRIVER), None)
-        newest_epoch = max(own.values(), default=0)
-        apps = [app for app, epoch in own.items() if epoch == newest_epoch]
+        newest_epoch = self._newest_epoch(table)
+        apps = [app for app, epoch in self._own(table).items() if epoch == newest_epoch]
         return min((self._place(table, app) for app in apps), default=table.version)
+
+    def _newest_epoch(self, table: TableVersion) -> int:
+        """The newest epoch of this job that has landed, of whatever kind; 0 if none has."""
+        return max(self._own(table).values(), default=0)
+
+    def _own(self, table: TableVersion) -> dict[str, int]:
+        """This job's transactions, except those that count drivers."""
+        driver = self._app(_DRIVER)
+        own = table.transactions.items()
+        return {app: epoch for app, epoch in own if app.startswith(f"{self.job_id}/") and app != driver}
 
     def _place(self, table: TableVersion, app: str) -> int:
         if app in table.places:
@@ -294,11 +336,16 @@ class DeltaLog:
         number = str(uuid4())
         version = 0 if table is None else table.version + 1
         engine = {"timestamp": _milliseconds(), "engineInfo": f"vnode-backfill/{__version__}", TXN_ID: number}
+        text = commit_text([("commitInfo", {**engine, **information}), *actions])
         with storage_errors(f"{self.what} cannot be committed to at {self.storage.path}"):
-            tag = self._put_once(version, commit_text([("commitInfo", {**engine, **information}), *actions]), number)
+            tag = self._put_once(version, text, number)
             checkpoint = checkpoint_behind(self.storage, table, version)
         self._check_not_past(version, checkpoint)
-        made = created(actions, tag=tag) if table is None else table.after(actions, tag=tag, checkpoint=checkpoint)
+        size = len(text)
+        if table is None:
+            made = created(actions, tag=tag, size=size)
+        else:
+            made = table.after(actions, tag=tag, checkpoint=checkpoint, size=size)
         with self.held.lock:
             if self.held.table is None or self.held.table.version <= made.version:
                 self.held.table = made

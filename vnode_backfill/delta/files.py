@@ -73,6 +73,7 @@ class DataFile:
     """A file of the table with the bounds of some columns; None where they are not known.
 
     `rows` counts the deleted ones too. The bounds are those of all rows, so with a vector they are no longer exact.
+    `vector_bytes` is the size of all vectors together that were written for it so far.
     """
 
     path: str
@@ -81,6 +82,7 @@ class DataFile:
     low: tuple[Value | None, ...]
     high: tuple[Value | None, ...]
     vector: DeletionVector | None = None
+    vector_bytes: int = 0
 
     @property
     def identity(self) -> tuple[str, str | None]:

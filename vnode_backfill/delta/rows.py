@@ -79,3 +79,6 @@ class Rows:
     def rest(self, count: int) -> Positions:
         """The positions of all other rows of a file of `count` rows."""
         return np.flatnonzero(~self.mask(count))
+
+
+NO_ROWS = Rows.of(np.empty(0, np.int64))

@@ -120,6 +120,14 @@ class Storage:
         except FileNotFoundError:
             return None
 
+    def size_of(self, name: str) -> int:
+        """How many bytes a file has; 0 if there is no such file."""
+        try:
+            with self._store() as store:
+                return obstore.head(store, name)["size"]
+        except FileNotFoundError:
+            return 0
+
     def remove_file(self, name: str) -> None:
         """Delete one file; a file that is not there counts as deleted."""
         with suppress(FileNotFoundError), self._store() as store:

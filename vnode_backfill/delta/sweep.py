@@ -7,6 +7,7 @@ table is made of a data file and, if it has one, of the file that holds its vect
     live, in any form                              → kept
     removed, longer ago than the retention         → goes
     removed, within the retention                  → kept
+    of an epoch that may still be committed        → kept
     never named by a commit, older than a day      → goes
     below a folder or with a name that begins with `_` or `.`   → not looked at, except vectors in `_dv`
 
@@ -31,10 +32,11 @@ from vnode_backfill.delta.storage import Storage, StoredFile
 
 VECTORS_FOLDER = "_dv"
 UNCOMMITTED_HOURS = 24
-"""A file that was never committed is left alone for so long, whatever the retention: longer than any epoch lasts."""
+"""A file that was never committed is left alone for so long, whatever the retention."""
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _ENCODED = 20
+_OF_EPOCH = re.compile(r"e(\d+)-")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -44,6 +46,8 @@ class Sweep:
 
     now: datetime
     retention: timedelta
+    newest_epoch: int = 0
+    """The newest epoch that has landed. Files named for it or a later one may still be committed, however old."""
 
     def unneeded(
         self,
@@ -61,6 +65,9 @@ class Sweep:
         times = [removed[key] for key in _keys(file.path) if key in removed]
         if times:
             return max(times) < self.now - self.retention
+        written = _OF_EPOCH.match(file.path)
+        if written is not None and int(written[1]) >= self.newest_epoch:
+            return False
         return file.modified < self.now - max(self.retention, timedelta(hours=UNCOMMITTED_HOURS))
 
 

@@ -88,6 +88,11 @@ class Sink(Protocol):
         """Where workers may leave the changes of a large merge; None if every change set goes through the driver."""
         ...
 
+    @property
+    def has_vectors(self) -> bool:
+        """Whether rows of the target may be deleted by vectors, which earlier releases would lose. Once prepared."""
+        ...
+
     def prepare(self) -> None:
         """Make the target ready, or refuse it because it holds rows of somebody else. A second call changes nothing."""
         ...

@@ -49,6 +49,11 @@ class Changes(Protocol):
     @property
     def rows(self) -> int: ...
 
+    @property
+    def bytes(self) -> int:
+        """Their size in memory."""
+        ...
+
     def within(self, file: DataFile) -> ChangeSlice | None:
         """The changes whose keys the file may hold, or None if there are none for certain."""
         ...
@@ -89,6 +94,10 @@ class MemoryChanges:
     def rows(self) -> int:
         return len(self._first)
 
+    @property
+    def bytes(self) -> int:
+        return int(self._table.nbytes)
+
     def parts(self) -> Sequence[ChangeSlice]:
         return [MemorySlice(self._table)] if self.rows else []
 
@@ -109,6 +118,7 @@ class StagedFile:
 
     path: str
     rows: int
+    bytes: int
     low: Value
     high: Value
 
@@ -144,6 +154,10 @@ class StagedChanges:
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
 
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
     def parts(self) -> Sequence[ChangeSlice]:
         return [StagedSlice(self.storage, (file.path,), self.key) for file in self.files]
 
@@ -169,7 +183,7 @@ def stage(storage: Storage, part: int, table: pa.Table, key: Sequence[str]) -> S
         storage.make_folder(STAGED_FOLDER)
         (receipt,) = write_files(storage, unique_stem(f"{STAGED_FOLDER}/{part}"), numbered.schema, batches, layout)
     first = numbered.column(key[0])
-    return StagedFile(receipt.path, receipt.rows, first[0].as_py(), first[-1].as_py())
+    return StagedFile(receipt.path, receipt.rows, numbered.nbytes, first[0].as_py(), first[-1].as_py())
 
 
 def clear_staged(storage: Storage) -> None:

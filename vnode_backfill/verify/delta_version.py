@@ -23,7 +23,7 @@ from vnode_backfill.words.key_range import Bound, KeyRange
 
 __all__ = ["TargetView", "open_target"]
 
-_NOT_READ_BY_FILES = frozenset({"deletionVectors", "columnMapping"})
+_NOT_READ_BY_FILES = frozenset({"columnMapping"})
 _PRUNING = 4_000_000
 """How many pairs of a file and a range are looked at before reading all files is cheaper."""
 
@@ -43,18 +43,18 @@ class TargetView:
     @property
     def rows(self) -> int:
         """About how many rows there are."""
-        return sum(file.rows or 0 for file in self.files)
+        return sum(file.live_rows or 0 for file in self.files)
 
     def lanes(self, count: int, files: Sequence[DataFile] | None = None) -> list[TargetFiles]:
         """The files, or some of them, in at most `count` parts of about the same size."""
         chosen = sorted(self.files if files is None else files, key=lambda file: -file.size)
-        sizes, paths = [0] * count, [list[str]() for _ in range(count)]
+        sizes, lanes = [0] * count, [list[DataFile]() for _ in range(count)]
         for file in chosen:
             lane = sizes.index(min(sizes))
             sizes[lane] += file.size + 50_000
-            paths[lane].append(file.path)
+            lanes[lane].append(file)
         return [
-            TargetFiles(self.storage, tuple(each), self.definition, self.columns, self.values) for each in paths if each
+            TargetFiles(self.storage, tuple(each), self.definition, self.columns, self.values) for each in lanes if each
         ]
 
     def files_of(self, stretches: Sequence[Stretch], parts: Sequence[KeyPart]) -> list[DataFile]:

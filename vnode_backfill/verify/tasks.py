@@ -20,8 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from consume_upstream.upstream_table import FORM, ROW_DIGEST, CanonicalKey, Stretch, Sums, UpstreamTable, ValueForms
+from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.parquet import read_batches
 from vnode_backfill.delta.storage import Storage, storage_errors
+from vnode_backfill.delta.vectors import read_vector
 from vnode_backfill.words.columns import Column, TableDefinition
 from vnode_backfill.words.key import Key, KeyPart, fixed_orders, order_key
 
@@ -113,7 +115,7 @@ class TargetFiles:
     """Some files of the target and the columns that are compared, key included."""
 
     storage: Storage
-    paths: tuple[str, ...]
+    files: tuple[DataFile, ...]
     definition: TableDefinition
     columns: tuple[str, ...]
     values: ValueForms
@@ -121,9 +123,10 @@ class TargetFiles:
     def batches(self) -> Iterator[pa.Table]:
         fields = self.definition.arrow_schema
         schema = pa.schema([fields.field(name).with_nullable(True) for name in self.columns])
-        for path in self.paths:
-            with storage_errors(f"{path} of the target cannot be read"):
-                yield from read_batches(self.storage, path, schema)
+        for file in self.files:
+            with storage_errors(f"{file.path} of the target cannot be read"):
+                gone = None if file.vector is None else read_vector(self.storage, file.vector)
+                yield from read_batches(self.storage, file.path, schema, gone=gone)
 
     @property
     def compared(self) -> list[Column]:

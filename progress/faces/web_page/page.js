@@ -4,7 +4,7 @@
 import { Grid } from "./grid.js";
 import { Plot, TIME_STEPS } from "./plot.js";
 import { notice, showEpochs, showRequests, showTroubles, showWorkers } from "./tables.js";
-import { about, bytes, count, seconds, short, time } from "./words.js";
+import { about, bytes, count, seconds, share, short, time } from "./words.js";
 
 const POLL = 1000;
 const HIDDEN_POLL = 5000;
@@ -127,8 +127,25 @@ function showFacts(report) {
   set("epoch-note", `commit ${count(report.revision)}`);
   set("ranges", count(report.ranges));
   set("ranges-note", `of ${count(report.ranges_total)} read`);
+  set("lake-age", seconds(report.lake_age_seconds));
+  set("lake-age-note", report.lake_age_seconds == null ? "" : "of the newest change merged");
+  showTarget(report.target);
   set("written", report.written ?? "–");
   set("applied", report.applied ?? "–");
+}
+
+// What a target does not have is not shown: vectors, or files at all.
+function showTarget(target) {
+  byId("target-fact").hidden = target === null;
+  byId("vectors-fact").hidden = target === null || target.vector_share === null;
+  byId("cost-fact").hidden = target === null || target.write_amplification === null;
+  if (target === null) return;
+  set("target", bytes(target.bytes));
+  set("target-note", `${count(target.files)} files`);
+  set("vectors", share(target.vector_share));
+  set("vectors-note", `${bytes(target.fold_debt_bytes)} to fold`);
+  set("cost", target.write_amplification === null ? "–" : `${short(target.write_amplification)} ×`);
+  set("cost-note", "per byte changed");
 }
 
 function lagNote(report) {

@@ -26,6 +26,11 @@ export function bytes(value) {
   return /[a-zA-Z]$/.test(text) ? `${text}B` : `${text} B`;
 }
 
+// 0.0123 as 1.23 %.
+export function share(value) {
+  return value == null ? UNKNOWN : `${digits(value * 100)} %`;
+}
+
 export function seconds(value) {
   if (value == null) return UNKNOWN;
   if (value === 0) return "0 s";

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from devkit.lake import read_lake
 from devkit.mysql import MySqlServer
 from devkit.orders import create_orders_table
 from devkit.spark import REPOSITORY
@@ -28,7 +30,7 @@ STATUS_KEYS = {
     "version", "job", "source", "sink", "phase", "percent", "rows", "estimated_rows", "ranges", "ranges_total",
     "rows_per_second", "eta_seconds", "lag_seconds", "lag_bytes", "buffer_bytes", "rate_limit", "paused",
     "throttled_by", "epoch", "revision", "written", "applied", "driver", "phases", "workers", "requests", "failure",
-    "retry", "in_hand",
+    "retry", "in_hand", "lake_age_seconds", "lengthened", "target",
 }  # fmt: skip
 
 
@@ -154,6 +156,9 @@ def test_plan_writes_nothing(mysql_server: MySqlServer, shop: str, tmp_path: Pat
     assert (found["version"], found["plan"]["ranges"], found["plan"]["vnodes"]) == (1, 8, 16)
     (slots,) = (each for each in found["findings"] if each["check"] == "spark.task_slots")
     assert (slots["level"], slots["fix"]) == ("ok", "")
+    told = {each["check"]: each["fact"] for each in found["findings"]}
+    assert "deletion vectors" in told["target.merge"]
+    assert "within 6h about" in told["target.disk"]
     assert list(tmp_path.iterdir()) == [config]
 
 
@@ -179,8 +184,9 @@ def test_verify_finds_what_was_planted_and_nothing_else(copied: JobCase) -> None
     table = DeltaTable(lake)
     table.delete("id = 11")
     table.update({"amount": "amount + 1"}, predicate="id = 21")
-    row = pa.Table.from_pylist([table.to_pyarrow_table(filters=[("id", "=", 31)]).to_pylist()[0] | {"id": 32}])
-    write_deltalake(lake, row.cast(pa.schema(table.to_pyarrow_dataset().schema)), mode="append")
+    rows = read_lake(lake)
+    row = pa.Table.from_pylist([rows.filter(pc.field("id") == 31).to_pylist()[0] | {"id": 32}], schema=rows.schema)
+    write_deltalake(lake, row, mode="append")
     printed = copied.command("verify", "--json", code=1)
     DeltaTable(lake).restore(exact)
     found = json.loads(printed.strip().splitlines()[-1])

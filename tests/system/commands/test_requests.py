@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from devkit.comparer import DifferenceKind
+from devkit.lake import read_lake
 from devkit.mysql import MariaDbServer
 from devkit.waiting import wait_for
 from progress.state.backfill_state import Phase, Request, RequestKind
@@ -40,7 +42,7 @@ class Damage:
 
     def inflict(self, lake: Path) -> None:
         table = DeltaTable(str(lake))
-        row = table.to_pyarrow_table(filters=[("id", "=", self.changed)])
+        row = read_lake(lake).filter(pc.field("id") == self.changed)
         assert row.num_rows == 1
         table.delete(f"id = {self.deleted}")
         table.update(updates={"name": "'spoilt'"}, predicate=f"id = {self.changed}")
@@ -75,7 +77,7 @@ def insert_beyond(job: LiveJob, keys: tuple[int, ...]) -> None:
 
 
 def ids(job: LiveJob) -> list[int]:
-    found: list[int] = DeltaTable(str(job.case.lake)).to_pyarrow_table(columns=["id"])["id"].to_pylist()
+    found: list[int] = read_lake(job.case.lake, ["id"])["id"].to_pylist()
     return found
 
 

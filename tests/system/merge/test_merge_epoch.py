@@ -125,7 +125,7 @@ class Target:
 def in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is large."""
     monkeypatch.setattr("vnode_backfill.merge.merge_epoch.IN_DRIVER_CHANGES", 0)
-    monkeypatch.setattr("vnode_backfill.sinks.delta.sink.REWRITE_IN_TASKS_BYTES", -1)
+    monkeypatch.setattr("vnode_backfill.sinks.delta.rewrite.REWRITE_IN_TASKS_BYTES", -1)
 
 
 def pairs(tmp_path: Path, name: str = "one") -> Target:

@@ -18,6 +18,7 @@ from devkit.iotdb_target import IotdbTable, IotdbTarget, PathColumn, TimeColumn
 from tests.system.sinks.iotdb.iotdb_case import Change, window
 from tests.tables import Row, batch, change_table, in_order, plan, stored, table_of
 from vnode_backfill.config.iotdb import IotdbSinkConfig
+from vnode_backfill.config.job import MergeMode
 from vnode_backfill.sinks import ReadReceipt, Sink
 from vnode_backfill.sinks.changes import Changes, MemoryChanges
 from vnode_backfill.sinks.delta.sink import DeltaSink
@@ -60,10 +61,12 @@ class Target(Protocol):
 @dataclass
 class DeltaTarget:
     folder: Path
+    mode: MergeMode = MergeMode.REWRITE
     hides_uncommitted: bool = True
 
     def sink(self, job: str = "job", *, replace: bool = False, generation: int = 0) -> Sink:
-        return DeltaSink(str(self.folder / "target"), ORDERS, job, replace=replace, generation=generation)
+        path = str(self.folder / "target")
+        return DeltaSink(path, ORDERS, job, replace=replace, generation=generation, creates=self.mode)
 
     def rows(self) -> list[Row]:
         return stored(self.folder / "target")
@@ -128,10 +131,12 @@ class TableTarget(PointTarget):
         return found
 
 
-@pytest.fixture(params=["delta", *(pytest.param(name, marks=pytest.mark.long) for name in ("iotdb", "iotdb-table"))])
+@pytest.fixture(
+    params=["delta", "vectors", *(pytest.param(name, marks=pytest.mark.long) for name in ("iotdb", "iotdb-table"))]
+)
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
-    if request.param == "delta":
-        return DeltaTarget(tmp_path)
+    if request.param in ("delta", "vectors"):
+        return DeltaTarget(tmp_path, MergeMode.VECTORS if request.param == "vectors" else MergeMode.REWRITE)
     kind = PointTarget if request.param == "iotdb" else TableTarget
     return kind(tmp_path, request.getfixturevalue("iotdb_server"), f"contract{next(_databases)}")
 

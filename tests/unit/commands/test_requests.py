@@ -20,6 +20,7 @@ from devkit.spark import REPOSITORY
 from devkit.waiting import wait_for
 from progress.state.backfill_state import BackfillState, Phase, RequestKind
 from progress.state.report import InHand, Observed, Retry
+from progress.state.target_health import TargetHealth, VectorHealth
 from progress.store.observed import ObservedFile, ObservedReporter
 from progress.store.store import StateStore
 from tests.unit.progress.state.state_examples import beginning
@@ -259,7 +260,8 @@ def test_status_shows_what_the_running_driver_noted(path: Path, config: Config, 
     file = ObservedFile(driver.folder, {}, driver.lease.generation)
     noted = Observed(
         rows_per_second=12.5, lag_bytes=7, throttled_by="too busy", retry=Retry(2, "connection lost"),
-        in_hand=InHand(rows=40, ranges=2, captured=9, merged=3), task_slots=6,
+        in_hand=InHand(rows=40, ranges=2, captured=9, merged=3), task_slots=6, lake_age_seconds=1.5, lengthened=2,
+        lengthened_by="its log", target=TargetHealth(3, 100, 40, 7, 70, 60, 20, VectorHealth(10, 50)),
     )  # fmt: skip
     file.write(noted)
     shown = read_report(config).observed

@@ -21,10 +21,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from tests.tables import batch, change_table
 from tests.unit.config.test_manual import fields
 from tests.unit.consume_upstream.mysql.test_tls_options import write_certificate
-from tests.unit.progress.store.state_folder import record
+from tests.unit.progress.state.state_examples import DEFINITION
+from tests.unit.progress.store.state_folder import PLAN, record
 from tests.unit.sinks.test_iotdb_mapping import MS, READINGS
+from vnode_backfill.config.cache_folder import cache_folder
 from vnode_backfill.config.iotdb import IotdbSinkConfig
 from vnode_backfill.config.job import Config, load_config
 from vnode_backfill.config.yaml_file import section_of
@@ -33,11 +36,14 @@ from vnode_backfill.job.open.opened import acquire
 from vnode_backfill.job.open.sink import change_buffer
 from vnode_backfill.job.open.source import source_address
 from vnode_backfill.job.sink.configured import configured_sink
+from vnode_backfill.sinks.changes import MemoryChanges
 from vnode_backfill.sinks.iotdb.mapping import PointMapping
 from vnode_backfill.sinks.iotdb.server.store import WriterSettings
 from vnode_backfill.sinks.iotdb.sink import settings_of
 from vnode_backfill.snapshot.plan_questions import _target
 from vnode_backfill.spark.slots import slots_needed
+from vnode_backfill.words.change import OFFSET_COLUMNS, ChangeOp
+from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import ConfigError
 from vnode_backfill.words.plan import TableFacts
 
@@ -61,6 +67,18 @@ def delta_properties(config: Config) -> Mapping[str, str]:
     sink, _ = configured_sink(config).compacted_by_request(record(config.job))
     sink.prepare()
     return DeltaTable(sink.staging.path).metadata().configuration
+
+
+def keeps_indexes(config: Config) -> bool:
+    """Whether merges leave an index of the keys of a file that they have touched twice."""
+    sink, _ = configured_sink(config).compacted_by_request(record(config.job))
+    sink.prepare()
+    receipt = sink.writer().write(Epoch(1), 0, 0, [batch(DEFINITION, [(n, "a") for n in range(5)])])
+    sink.commit_reads(Epoch(1), [receipt], [], PLAN)
+    for number in (1, 2):
+        deleted = change_table(DEFINITION, [(ChangeOp.DELETE, 1, (number, "a"))]).drop_columns(list(OFFSET_COLUMNS))
+        sink.apply(Epoch(1 + number), MemoryChanges(deleted, DEFINITION.key))
+    return any(cache_folder().rglob("*.keys"))
 
 
 def buffer_properties(config: Config) -> Mapping[str, str]:
@@ -120,6 +138,8 @@ REACHES = {
     "mysql.read_timeout": Reach(source_address, "60s", "61s"),
     "sink.delta.path": Reach(lambda config: configured_sink(config).target, "{folder}/lake", "{folder}/lake2"),
     "sink.delta.retention": Reach(delta_properties, "7d", "2h"),
+    "sink.delta.merge": Reach(delta_properties, "vectors", "rewrite"),
+    "sink.delta.key_cache": Reach(keeps_indexes, "77MB", "0B", {"sink.delta.merge": "vectors"}),
     "sink.iotdb.host": Reach(iotdb_writer, "iotdb", "iotdb2", IOTDB),
     "sink.iotdb.port": Reach(iotdb_writer, 6667, 6668, IOTDB),
     "sink.iotdb.user": Reach(iotdb_writer, "root", "writer", IOTDB),
@@ -231,12 +251,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).mkdir()
         write_certificate(tmp_path / name)
         monkeypatch.setenv(f"KEYS_{name.upper()}", f"password {name}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
 
 
 def loaded(folder: Path, settings: Settings) -> Config:
     """A short job's file with these settings by dotted path; its state and target do not exist."""
-    for name in ("state", "lake"):
+    for name in ("state", "lake", "cache"):
         shutil.rmtree(folder / name, ignore_errors=True)
     lake: dict[str, object] = {"delta": {"path": str(folder / "lake")}}
     source: dict[str, object] = {"host": "db", "user": "u", "database": "shop", "table": "orders"}

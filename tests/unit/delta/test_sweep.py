@@ -99,6 +99,13 @@ def test_what_no_commit_names_stays_for_a_day_at_least(log: DeltaLog, name: str)
     assert unneeded(log, timedelta(), RETENTION) == set()
 
 
+def test_files_of_an_epoch_that_may_still_be_committed_stay_however_old(log: DeltaLog) -> None:
+    for epoch in (6, 7, 8):
+        touch(log, f"e{epoch}-r0-a0-1.parquet", 30 * DAY)
+    log.commit(log.open(), "append", Epoch(7), [])
+    assert log.sweep(1) == ["e6-r0-a0-1.parquet"]
+
+
 @pytest.mark.parametrize(
     "name", ["_staged/x.parquet", ".hidden", "sub/_x/y", "_other/z.bin", "_dv/_x/y.bin", "a/_dv/z"]
 )

@@ -25,7 +25,16 @@ Action: TypeAlias = Mapping[str, object]
 NOTE = "vnodeBackfill"
 """What a commit of ours says of itself is under this name in its information."""
 TXN_ID = "txnId"
+VECTORS = "deletionVectors"
+USES_VECTORS = "delta.enableDeletionVectors"
+_VECTOR_BYTES = "vnodeBackfill.vectorBytes"
+"""A tag of a file: how many bytes all vectors together have that were written for it."""
 _UNESCAPED = "/=!$&'()*+,;@~"
+_IMPLIED = (
+    (2, "appendOnly"), (2, "invariants"), (3, "checkConstraints"), (4, "changeDataFeed"), (4, "generatedColumns"),
+    (5, "columnMapping"), (6, "identityColumns"),
+)  # fmt: skip
+"""From which writer version on each feature is demanded without being named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,22 @@ class Protocol:
         if "timestamp_ntz" in column_types(schema_text).values():
             features |= {"timestampNtz"}
         return cls(3, 7, features, features) if features else cls(1, 2)
+
+    def with_feature(self, feature: str) -> Protocol:
+        """What the table demands if readers and writers must know the feature too.
+
+        The old versions demand features without naming them; from version 7 on all of them are named.
+        """
+        implied = frozenset(name for version, name in _IMPLIED if self.writer >= version and self.writer < 7)
+        mapped = {"columnMapping"} if self.reader == 2 else frozenset[str]()
+        return Protocol(3, 7, self.reader_features | mapped | {feature}, self.writer_features | implied | {feature})
+
+    def without_feature(self, feature: str) -> Protocol:
+        """The least that the table demands if nobody has to know the feature any more."""
+        readers, writers = self.reader_features - {feature}, self.writer_features - {feature}
+        if not readers and writers <= {name for version, name in _IMPLIED if version == 2}:
+            return Protocol(1, 2)
+        return Protocol(3 if readers else 1, 7, readers, writers)
 
     @classmethod
     def from_action(cls, action: Action) -> Protocol:
@@ -143,7 +168,9 @@ class LiveFile:
         found = self._described.get(columns)
         if found is None:
             bounds = read_statistics(self.stats, columns, types) if self.stats else Bounds.unknown(len(columns))
-            found = DataFile(self.path, self.size, bounds.rows, bounds.low, bounds.high, self.vector)
+            found = DataFile(
+                self.path, self.size, bounds.rows, bounds.low, bounds.high, self.vector, self._vector_bytes
+            )
             self._described[columns] = found
         return found
 
@@ -173,7 +200,14 @@ class LiveFile:
                 hint="Write the file again with another tool, for example Spark's OPTIMIZE.",
             )
         stats = without_tight_bounds(self.stats)
-        return LiveFile(self.name, self.size, self.modified, stats, vector, self.partition, self.tags)
+        tags = {**dict(self.tags), _VECTOR_BYTES: str(self._vector_bytes + vector.size)}
+        return LiveFile(self.name, self.size, self.modified, stats, vector, self.partition, tuple(tags.items()))
+
+    @property
+    def _vector_bytes(self) -> int:
+        """Of all vectors that were written for it; where another writer has dropped the tag, of the one it has."""
+        stated = dict(self.tags).get(_VECTOR_BYTES) or ""
+        return int(stated) if stated.isdecimal() else self.vector.size if self.vector else 0
 
     def to_add(self, *, data_change: bool) -> Action:
         action: dict[str, object] = {

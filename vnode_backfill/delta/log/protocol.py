@@ -11,10 +11,9 @@ import json
 from collections.abc import Iterator
 from functools import lru_cache
 
-from vnode_backfill.delta.log.actions import Metadata, Protocol
+from vnode_backfill.delta.log.actions import VECTORS, Metadata, Protocol
 from vnode_backfill.words.errors import SinkError
 
-VECTORS = "deletionVectors"
 _REPLAYED = frozenset(
     {
         "timestampNtz", VECTORS, "columnMapping", "typeWidening", "typeWidening-preview", "variantType",

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.log.actions import (
+    VECTORS,
     Action,
     LiveFile,
     Metadata,
@@ -59,7 +60,7 @@ class TableVersion:
 
     `files` are by path and vector. `transactions` hold the newest version of each application, and `places` the commits
     that set them, of those that were read. `tag` is that of the version's commit. `checkpoint` is the newest one known,
-    -1 if there is none.
+    -1 if there is none. `sizes` are the bytes of the commits behind it.
     """
 
     version: int
@@ -70,10 +71,21 @@ class TableVersion:
     places: Mapping[str, int]
     tag: str | None = None
     checkpoint: int = -1
+    sizes: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def schema(self) -> pa.Schema:
         return arrow_schema(self.metadata.schema_text)
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether its files may have deletion vectors."""
+        return VECTORS in self.protocol.features
+
+    @property
+    def log_bytes(self) -> int:
+        """How much whoever opens the table reads besides the checkpoint."""
+        return sum(self.sizes.values())
 
     def described(self, columns: Sequence[str]) -> list[DataFile]:
         """Its files with the bounds of `columns`."""
@@ -82,13 +94,17 @@ class TableVersion:
 
     def with_checkpoint(self, version: int) -> TableVersion:
         """The same version, where the checkpoint of `version` is the newest one known."""
-        return replace(self, checkpoint=max(self.checkpoint, version))
+        newest = max(self.checkpoint, version)
+        return replace(self, checkpoint=newest, sizes={at: size for at, size in self.sizes.items() if at > newest})
 
-    def after(self, actions: Iterable[tuple[str, Action]], *, tag: str | None, checkpoint: int) -> TableVersion:
-        """The next version, which a commit of these actions makes."""
+    def after(
+        self, actions: Iterable[tuple[str, Action]], *, tag: str | None, checkpoint: int, size: int
+    ) -> TableVersion:
+        """The next version, which a commit of these actions makes. `size` is that of the commit in bytes."""
         building = _Building.of(self)
-        building.apply(self.version + 1, actions)
-        return replace(building.finish(""), tag=tag, checkpoint=max(self.checkpoint, checkpoint))
+        building.apply(self.version + 1, actions, size)
+        made = replace(building.finish(""), tag=tag, checkpoint=self.checkpoint)
+        return made.with_checkpoint(checkpoint)
 
 
 def newest(storage: Storage, held: TableVersion | None) -> TableVersion | None:
@@ -104,10 +120,10 @@ def newest(storage: Storage, held: TableVersion | None) -> TableVersion | None:
     return replace(building.finish(storage.path), tag=tag, checkpoint=held.checkpoint)
 
 
-def created(actions: Iterable[tuple[str, Action]], *, tag: str | None) -> TableVersion:
+def created(actions: Iterable[tuple[str, Action]], *, tag: str | None, size: int) -> TableVersion:
     """The version that the commit of these actions makes where there is no table."""
     building = _Building()
-    building.apply(0, actions)
+    building.apply(0, actions, size)
     return replace(building.finish(""), tag=tag)
 
 
@@ -241,6 +257,7 @@ class _Building:
         self.files: dict[Identity, LiveFile] = {}
         self.transactions: dict[str, int] = {}
         self.places: dict[str, int] = {}
+        self.sizes: dict[int, int] = {}
         self.protocol: Protocol | None = None
         self.metadata: Metadata | None = None
 
@@ -249,17 +266,18 @@ class _Building:
         made = cls()
         made.version, made.protocol, made.metadata = table.version, table.protocol, table.metadata
         made.files, made.transactions, made.places = dict(table.files), dict(table.transactions), dict(table.places)
+        made.sizes = dict(table.sizes)
         return made
 
     def take(self, commits: Iterable[tuple[int, Content]]) -> str | None:
         """Apply the commits; the tag of the last one, None if there was none."""
         tag = None
         for version, content in commits:
-            self.apply(version, parse_commit(content.data, commit_name(version)))
+            self.apply(version, parse_commit(content.data, commit_name(version)), len(content.data))
             tag = content.tag
         return tag
 
-    def apply(self, version: int, actions: Iterable[tuple[str, Action]]) -> None:
+    def apply(self, version: int, actions: Iterable[tuple[str, Action]], size: int) -> None:
         found = list(actions)
         for kind, action in found:
             if kind == "remove":
@@ -269,6 +287,7 @@ class _Building:
             if kind == "txn":
                 self.places[str(action["appId"])] = version
         self.version = version
+        self.sizes[version] = size
 
     def load(self, checkpoint: pa.Table) -> None:
         for action in _structs(checkpoint, "add", _OF_FILES):
@@ -296,4 +315,5 @@ class _Building:
                 f"the Delta table at {path} cannot be read", detail="Its log does not say what the table is."
             )
         check_replayable(self.protocol, path)
-        return TableVersion(self.version, self.protocol, self.metadata, self.files, self.transactions, self.places)
+        held = self.files, self.transactions, self.places
+        return TableVersion(self.version, self.protocol, self.metadata, *held, sizes=self.sizes)

@@ -4,6 +4,8 @@ What must be true: whoever opens the table, or goes back to a version within the
 that is needed; and a job finds the notes of its newest epoch. Why it is: commits are deleted only below a complete
 checkpoint that is itself older than the retention. So the log that is left begins with a checkpoint. And nothing is
 deleted from the first commit on whose note may be asked for.
+
+A table that nobody commits to gets no checkpoint: one is due for commits, not for time that passes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from datetime import datetime, timedelta
 
 from deltalake import DeltaTable
 
-from vnode_backfill.delta.log.names import LOG, LogNames, version_of
+from vnode_backfill.delta.log.names import LOG, LogNames, commit_name, version_of
 from vnode_backfill.delta.log.replay import TableVersion, in_threads
 from vnode_backfill.delta.storage import Storage
 
@@ -29,9 +31,17 @@ def checkpoint_due(table: TableVersion) -> bool:
     return table.version - table.checkpoint >= interval
 
 
-def make_checkpoint(storage: Storage, table: TableVersion) -> None:
-    """Write the checkpoint of this version. A second call writes the same again."""
+def waits_since(storage: Storage, table: TableVersion, moment: datetime) -> bool:
+    """Whether a commit behind the newest checkpoint is older than `moment`."""
+    first = storage.modified(commit_name(table.checkpoint + 1))
+    return first is not None and first < moment
+
+
+def make_checkpoint(storage: Storage, table: TableVersion) -> int:
+    """Write the checkpoint of this version, and return its size. A second call writes the same again."""
     DeltaTable(storage.path, version=table.version, storage_options=dict(storage.options)).create_checkpoint()
+    parts = dict(LogNames.of(storage.list_names(LOG, after=f"{table.version:020d}")).checkpoints).get(table.version, ())
+    return sum(storage.size_of(part) for part in parts)
 
 
 def clean(storage: Storage, table: TableVersion, needed_from: int, now: datetime) -> list[str]:

@@ -4,6 +4,10 @@ The order is: preflight; the first offset (see `begin`) and then the plan; the e
 state, whose existence is what makes the job exist. A crash before that leaves nothing that a second try would trip
 over.
 
+A release that does not know deletion vectors must not touch a table that has them. The job's record says so by its
+version, and comes after the table. Until it is there, such a release finds no job: its `compact` and its requests end.
+Its `run` creates one and refuses the table, because it names a feature that is not known there.
+
 A job that only follows the log has a plan without ranges: every key is outside it, comes by the log alone, and every
 vnode is live at its first merge. Nothing is read from the table, so what is visible never matters to it.
 """
@@ -21,7 +25,6 @@ from progress.state.backfill_state import FORGOTTEN, BackfillState, Controls, Ph
 from progress.state.walk_state import WHOLE_KEY, walk_plan
 from progress.store.job_rows import JobRecord
 from progress.store.store import StateStore
-from progress.store.walk_rows import VERSION
 from progress.store.walk_store import SingleStore
 from vnode_backfill.config.job import Config
 from vnode_backfill.job.open.begin import Beginning, begin
@@ -94,8 +97,7 @@ def _planned(config: Config) -> _Planned:
 
 def _create(config: Config, store: StateStore, planned: _Planned) -> Opened:
     table, plan, beginning = planned.table, planned.plan, planned.beginning
-    record = new_record(config, table)
-    prepare_new(config, record, store, table, beginning.handoff)
+    record = prepare_new(config, new_record(config, table), store, table, beginning.handoff)
     change_buffer(config, record, store).prepare()
     record_start(config, record.id, beginning.first, beginning.handoff)
     state = _first_state(config, plan, beginning)
@@ -115,8 +117,8 @@ def _first_state(config: Config, plan: SplitPlan, beginning: Beginning) -> Backf
 
 
 def _create_walk(config: Config, store: SingleStore, table: UpstreamTable, beginning: Beginning) -> Opened:
-    record = replace(new_record(config, table), executor="single", vnode_count=1, format_version=VERSION)
-    prepare_new(config, record, store, table, beginning.handoff)
+    record = replace(new_record(config, table), executor="single", vnode_count=1)
+    record = prepare_new(config, record, store, table, beginning.handoff)
     change_buffer(config, record, store).prepare()
     record_start(config, record.id, beginning.first, beginning.handoff)
     plan = walk_plan(table.definition.key, table.estimated_size().rows)

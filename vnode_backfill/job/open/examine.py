@@ -42,6 +42,10 @@ def examine_source(config: Config) -> Examined:
         return Examined(findings, None, None)
     beginning = begin(config, table) if loaded is None else continue_at(config, table, loaded)
     facts, plan = _walked_whole(table) if config.executor is Executor.SINGLE else _cut(config, table, beginning)
+    start = beginning.start
+    findings += configured_sink(config).outlook(facts, exists=loaded is not None, follows=not start.bounded)
+    if any(finding.level is Level.REFUSED for finding in findings):
+        return Examined(findings, None, None)
     return Examined(findings, facts, plan, beginning)
 
 

@@ -63,8 +63,8 @@ def _migrate(config: Config, old: SingleStore, new: StateStore) -> None:
     state = migrated_state(stored.state, walk, cursor, plan, assignment, sorted(stored.books.requests))
     _acquire_above(new, old, config)
     try:
-        record = replace(stored.record, executor="parallel", vnode_count=config.vnodes, format_version=2)
-        new.create(record, plan, state, held_lease(new))
+        record = replace(stored.record, executor="parallel", vnode_count=config.vnodes)
+        new.create(record.fit_for(vectors=stored.record.has_vectors), plan, state, held_lease(new))
     finally:
         new.release()
 

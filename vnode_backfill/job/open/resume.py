@@ -26,7 +26,7 @@ from vnode_backfill.decide.start_point import Saved, SavedProgress, StartPlan, p
 from vnode_backfill.job.open.begin import Beginning
 from vnode_backfill.job.open.handoff import mode_of
 from vnode_backfill.job.open.opened import Opened
-from vnode_backfill.job.open.sink import change_buffer, open_sink
+from vnode_backfill.job.open.sink import change_buffer, fitted_record, open_sink
 from vnode_backfill.job.open.source import open_table
 from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.snapshot.plan_questions import extended_plan
@@ -70,8 +70,10 @@ def take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Open
     sink = open_sink(config, record, store, table)
     try:
         sink.prepare()
+        record = fitted_record(record, store, sink)
     finally:
         sink.close()
+    loaded = replace(loaded, record=record)
     change_buffer(config, record, store).prepare()
     start, loaded = _continue_or_fail(config, store, table, loaded)
     table = table.in_era(loaded.state.written.era)

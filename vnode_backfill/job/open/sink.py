@@ -24,11 +24,27 @@ def open_sink(config: Config, record: JobRecord, store: StateStore, table: Upstr
 
 def prepare_new(
     config: Config, record: JobRecord, store: StateStore, table: UpstreamTable, handoff: StoredHandoff | None
-) -> None:
-    """Make the target ready for a job that does not exist yet; with a handoff it is the other job's, rows included."""
+) -> JobRecord:
+    """Make the target ready for a job that does not exist yet; with a handoff it is the other job's, rows included.
+
+    Returns the record that fits the target: a table that was there already has its own mode.
+    """
     lease = held_lease(store)
     taken = handoff is not None and take_target_over(config, record.id, handoff, store.folder, lease.generation)
-    configured_sink(config).prepare_new(WritingJob(record, table, lease, store.folder), taken_over=taken)
+    job = WritingJob(record, table, lease, store.folder)
+    return record.fit_for(vectors=configured_sink(config).prepare_new(job, taken_over=taken))
+
+
+def fitted_record(record: JobRecord, store: StateStore, sink: Sink) -> JobRecord:
+    """The record of a job whose table another program may have given vectors: earlier releases must refuse it then.
+
+    The other way round it stays: only `upgrade` knows when a table has done with vectors.
+    """
+    if record.has_vectors or not sink.has_vectors:
+        return record
+    fitted = record.fit_for(vectors=True)
+    store.change_record(fitted)
+    return fitted
 
 
 def change_buffer(config: Config, record: JobRecord, store: StateStore) -> ChangeBuffer:

@@ -20,7 +20,9 @@ from vnode_backfill.words.errors import ConfigError, PlanRefusedError, SinkError
 def check_target(config: Config, definition: TableDefinition, handoff: StoredHandoff | None, successor: str) -> None:
     """Refuse a target that a new job could not write to; `successor` is its state folder. Writes nothing."""
     try:
-        if handoff is None or not _is_left_to(config, handoff, successor):
+        if handoff is not None and _is_left_to(config, handoff, successor):
+            configured_sink(config).check_left(definition)
+        else:
             configured_sink(config).check_free(definition)
     except SinkError as error:
         if error.retryable:

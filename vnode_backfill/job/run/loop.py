@@ -46,10 +46,11 @@ from vnode_backfill.job.run.performer import Performer
 from vnode_backfill.job.run.services import Committed, Services
 from vnode_backfill.job.run.upkeep import Upkeep
 from vnode_backfill.words.epoch import Actor
-from vnode_backfill.words.errors import BackfillError, LawBrokenError
+from vnode_backfill.words.errors import BackfillError, LawBrokenError, SinkUnavailableError
 from vnode_backfill.words.key_range import SplitPlan
 
 log = logging.getLogger(__name__)
+_UPKEEP_EVERY = timedelta(seconds=2)
 _LOOK_AT_LOG = timedelta(seconds=30)
 """How often the source is asked what it holds of its log: it looks at every file for an answer."""
 
@@ -163,7 +164,7 @@ class BackfillJob:
         match event:
             case BarrierCollected(result=ChangesBuffered(kept=kept, newest=newest)):
                 self._services.metrics.observe_buffered(kept)
-                self._performer.seen.newest = max(self._performer.seen.newest, newest)
+                self._performer.seen.captured(self._coordinator.saved.intent, newest)
             case BarrierCollected(result=EpochMerged(changes=changes)):
                 self._services.metrics.observe_merged(changes)
             case ActorFailure(error=error, attempt=attempt):
@@ -225,8 +226,11 @@ class BackfillJob:
             self._check_throttle()
             works.append((self._services.config.limits.throttle.every, self._check_throttle))
         threads = [threading.Thread(target=self._repeat, args=work, daemon=True) for work in works]
-        upkeep = threading.Thread(target=self._repeat, args=(timedelta(seconds=2), self._keep_up), daemon=True)
-        for thread in (*threads, upkeep):
+        upkeep = [
+            threading.Thread(target=self._repeat, args=(_UPKEEP_EVERY, work), daemon=True)
+            for work in (self._keep_up, self._tidy)
+        ]
+        for thread in (*threads, *upkeep):
             thread.start()
         try:
             yield
@@ -234,8 +238,9 @@ class BackfillJob:
             self._ended.set()
             for thread in threads:
                 thread.join()
-            # A sweep cannot be broken off, and nothing is lost if the process ends in it.
-            upkeep.join(timeout=2)
+            # A sweep or a checkpoint cannot be broken off, and nothing is lost if the process ends in it.
+            for thread in upkeep:
+                thread.join(timeout=2)
 
     def _repeat(self, every: timedelta, work: Callable[[], None]) -> None:
         while not self._ended.wait(every.total_seconds()):
@@ -259,7 +264,15 @@ class BackfillJob:
             raise jvm.lost
 
     def _keep_up(self) -> None:
-        self._upkeep.maybe_compact(self._coordinator.saved, self._goes_on)
+        with _tried_again():
+            self._upkeep.maybe_compact(self._coordinator.saved, self._goes_on)
+
+    def _tidy(self) -> None:
+        upkeep, performer = self._upkeep, self._performer
+        with _tried_again():
+            upkeep.tidy(self._coordinator.saved)
+        performer.seen.target, performer.seen.lengthened_by = upkeep.health, upkeep.lengthening.reason
+        performer.pace.lengthened = upkeep.lengthening.factor
 
     def _goes_on(self) -> bool:
         return not (self._stop_asked or self._coordinator.stopping or self._ended.is_set())
@@ -298,3 +311,14 @@ class BackfillJob:
 
 def _kind(state: BackfillState) -> str:
     return str(state.intent.kind) if state.intent else "none"
+
+
+@contextmanager
+def _tried_again() -> Iterator[None]:
+    """Upkeep changes no row, so nothing that goes wrong in it ends its thread or the job: the next turn tries again."""
+    try:
+        yield
+    except BackfillError:
+        raise
+    except Exception as error:
+        raise SinkUnavailableError(f"the target's upkeep failed: {error!r}") from error

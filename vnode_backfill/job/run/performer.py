@@ -182,16 +182,19 @@ class Performer:
         self.barriers.collect(Actor.MERGE, barrier, EpochMerged(barrier.epoch, changes, barrier.attempt))
 
     def _sample(self, action: SampleSource, committed: Committed) -> None:
-        """Ask the source, not before the epoch has its length: short epochs cost more than they bring."""
+        """Ask the source, not before the epoch has its length: short epochs cost more than they bring.
+
+        Epochs that the target does not keep up with are longer than configured.
+        """
         state, config = committed.state, self.services.config
         self._awake.clear()
-        rest = self.pace.epoch_began + config.epoch.live.total_seconds() - time.monotonic()
+        rest = self.pace.rest(config.epoch.live.total_seconds(), time.monotonic())
         if (action.idle or not self._presses(state)) and rest > 0:
             self._awake.wait(rest)
         last = state.intent.written if state.intent else state.written
         written, visible = self.source.written_offset(last), self.source.visible_offset()
         check_log_goes_on(last, written)
-        self.seen.written = written
+        self.seen.sampled(written, time.time())
         rows = int(self._rows_per_second(state) * config.epoch.backfill.total_seconds())
         short = may_be_merged_at_once(config.executor, last, written)
         sample = Sample(written, visible, rows, hold=bool(self.seen.throttled_by), short=short)

@@ -1,12 +1,18 @@
-"""Keeps a live job's target in shape: joins small files when the job goes live and whenever there are many again.
+"""Keeps a job's target in shape beside its epochs: joins and folds files, tidies the log, sweeps, and looks at it.
 
-It changes no row; see `sinks.delta.compaction` for why that is safe beside a running job. `vnode-backfill compact` does
-the same on request (`commands.compact`).
+It changes no row; see `sinks.delta.compaction` and `sinks.delta.reshape` for why that is safe beside a running job.
+`vnode-backfill compact` does the same on request (`commands.compact`).
 
-What must be true besides: it gets done, epochs hardly wait for it, and a stop does not wait at all. Files are joined in
-a thread of their own while epochs continue. Only what was joined is put in place between two commits of the sink, and
-what an epoch has changed meanwhile is left out. Where that is everything, because each epoch changes all files, brief
-steps follow for which the merge waits, and with it the next epoch (32 MB, or 50 files into one, at most).
+What must be true besides: it gets done, epochs hardly wait for it, and a stop does not wait at all.
+
+- `maybe_compact` has a thread of its own. It joins files when the job goes live and whenever there are many small ones
+  again, and folds those that are worn. Only what was written is put in place between two commits of the sink. In a
+  table without vectors, what an epoch has changed meanwhile is left out. Where that is everything, because each epoch
+  changes all files, brief steps follow for which the merge waits, and with it the next epoch (32 MB, or 50 files into
+  one, at most).
+- `tidy` has another one, because a fold may take minutes. A table with vectors gets its checkpoints here, whatever the
+  job's phase. A job that commits nothing writes nothing here.
+- Where both do not keep up with the epochs, these get longer (`pace_of_epochs`).
 """
 
 from __future__ import annotations
@@ -16,7 +22,9 @@ import time
 from collections.abc import Callable
 
 from progress.state.backfill_state import BackfillState
+from progress.state.target_health import TargetHealth
 from vnode_backfill.config.job import Config
+from vnode_backfill.job.run.pace_of_epochs import AS_CONFIGURED
 from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.sinks import Sink
 from vnode_backfill.sinks.delta.compaction import Compacted, CompactionPolicy, always
@@ -25,6 +33,8 @@ from vnode_backfill.sinks.delta.sink import DeltaSink
 log = logging.getLogger(__name__)
 
 SWEEP_EVERY_SECONDS = 24 * 3600.0
+SWEEP_VECTORS_EVERY_SECONDS = 600.0
+"""Every merge supersedes vectors, so there is something to delete all the time."""
 
 
 class Upkeep:
@@ -40,15 +50,16 @@ class Upkeep:
         # files.
         self._joining = True
         self._policy = configured_sink(config).compaction
+        self.health: TargetHealth | None = None
+        self.lengthening = AS_CONFIGURED
 
     def maybe_compact(self, state: BackfillState, goes_on: Callable[[], bool] = always) -> Compacted | None:
-        """Join a bounded number of small files if that is due, and sweep once a day; None where nothing was joined.
+        """Write a bounded number of files again if that is due; None where nothing was written.
 
         Nothing is looked at again before something was committed. Everything is given up once `goes_on` returns False.
         """
         if self._sink is None or self._policy is None or not state.is_live or state.revision == self._seen:
             return None
-        self._sweep(self._sink)
         if not self._policy.small_files or not goes_on():
             return None
         policy = CompactionPolicy.on_request(self._policy.target_size) if self._joining else self._policy
@@ -63,7 +74,16 @@ class Upkeep:
             log.info("target compacted removed=%d added=%d bytes=%d", done.removed, done.added, done.bytes)
         return done
 
-    def _sweep(self, sink: DeltaSink) -> None:
-        if self._clock() >= self._next_sweep:
-            self._next_sweep = self._clock() + SWEEP_EVERY_SECONDS
-            log.info("target swept files=%d", len(sink.sweep()))
+    def tidy(self, state: BackfillState) -> None:
+        """Sweep and make a checkpoint where these are due, and look at the shape of the target."""
+        if self._sink is None:
+            return
+        vectors = self._sink.has_vectors
+        if (vectors or state.is_live) and self._clock() >= self._next_sweep:
+            self._next_sweep = self._clock() + (SWEEP_VECTORS_EVERY_SECONDS if vectors else SWEEP_EVERY_SECONDS)
+            log.info("target swept files=%d", len(self._sink.sweep()))
+        self._sink.tidy()
+        self.health = self._sink.health()
+        before, self.lengthening = self.lengthening, self.lengthening.after(self._clock(), self.health)
+        if self.lengthening.factor != before.factor:
+            log.info("epochs take longer factor=%d reason=%s", self.lengthening.factor, self.lengthening.reason)

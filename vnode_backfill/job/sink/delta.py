@@ -5,19 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vnode_backfill.config.job import Config, DeltaSinkConfig
+from vnode_backfill.config.job import Config, DeltaSinkConfig, MergeMode
 from vnode_backfill.config.values import reveal
-from vnode_backfill.words.errors import StateError
+from vnode_backfill.job.sink.description import Owner
+from vnode_backfill.words.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
     from progress.store.job_rows import JobRecord
+    from progress.store.lease import Lease
     from vnode_backfill.delta.commits import DeltaLog
-    from vnode_backfill.job.sink.description import Comparing, Owner, Verdict, WritingJob
+    from vnode_backfill.job.sink.description import Comparing, Verdict, WritingJob
     from vnode_backfill.sinks import Sink
     from vnode_backfill.sinks.delta.compaction import CompactionPolicy
     from vnode_backfill.sinks.delta.sink import DeltaSink
     from vnode_backfill.words.columns import TableDefinition
     from vnode_backfill.words.finding import Finding
+    from vnode_backfill.words.plan import TableFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,30 @@ class DeltaDescription:
         """None: `check_free` looks at the table, and any table of the source fits."""
         return ()
 
+    def outlook(self, facts: TableFacts, *, exists: bool, follows: bool) -> tuple[Finding, ...]:
+        from vnode_backfill.job.sink.delta_outlook import disk_of, other_mode, readers_of
+        from vnode_backfill.sinks.delta.target import kept_for, mode_of
+
+        table, mode = self.ownership(Owner("", "")).find(), self.config.merge_mode
+        if table is not None and (exists or not (self.delta.replace and table.files)):
+            mode = mode_of(table)
+            if self.delta.merge not in (None, mode):
+                return (other_mode(self.delta.path, mode, self.delta.merge),)
+        kept = kept_for(self.delta.retention, vectors=mode is MergeMode.VECTORS)
+        return readers_of(mode), disk_of(mode, facts, kept, self.config.epoch.live, follows=follows)
+
     def check_free(self, definition: TableDefinition) -> None:
+        self._looking(definition).check()
+
+    def check_left(self, definition: TableDefinition) -> None:
+        self._looking(definition).check_mode()
+
+    def _looking(self, definition: TableDefinition) -> DeltaSink:
+        """The target for a job that does not exist."""
         from vnode_backfill.sinks.delta.sink import DeltaSink
 
-        options = reveal(self.config.storage.options)
-        DeltaSink(self.delta.path, definition, "", storage_options=options, replace=self.delta.replace).check()
+        options, delta = reveal(self.config.storage.options), self.delta
+        return DeltaSink(delta.path, definition, "", storage_options=options, replace=delta.replace, asked=delta.merge)
 
     def ownership(self, owner: Owner) -> DeltaLog:
         """The target's own log."""
@@ -70,18 +92,13 @@ class DeltaDescription:
         return DeltaLog(storage, owner.writer_id, "the target table", owner.generation)
 
     def open(self, job: WritingJob) -> DeltaSink:
-        from vnode_backfill.sinks.delta.sink import DeltaSink
+        return self._sink(job.record, job.lease.generation)
 
-        delta, record = self.delta, job.record
-        return DeltaSink(
-            delta.path, record.definition, record.id, storage_options=reveal(self.config.storage.options),
-            replace=delta.replace, target_file_size=delta.target_file_size, retention=delta.retention,
-            generation=job.lease.generation,
-        )  # fmt: skip
-
-    def prepare_new(self, job: WritingJob, *, taken_over: bool) -> None:  # noqa: ARG002
+    def prepare_new(self, job: WritingJob, *, taken_over: bool) -> bool:  # noqa: ARG002
         """A table that was taken over is this job's already, so that preparing it keeps its rows."""
-        self.open(job).prepare()
+        sink = self.open(job)
+        sink.prepare()
+        return sink.has_vectors
 
     def last_words(self, sink: Sink) -> tuple[str, ...]:  # noqa: ARG002
         return ()
@@ -110,11 +127,23 @@ class DeltaDescription:
 
     def compacted_by_request(self, record: JobRecord) -> tuple[DeltaSink, CompactionPolicy]:
         from vnode_backfill.sinks.delta.compaction import CompactionPolicy
+
+        return self._sink(record), CompactionPolicy.on_request(self.delta.target_file_size, folds_all=True)
+
+    def turned_over(self, record: JobRecord, lease: Lease, mode: MergeMode) -> DeltaSink:
+        if self.delta.merge not in (None, mode):
+            raise ConfigError(
+                f"sink.delta.merge is {self.delta.merge}; a job with this file cannot use a table turned to {mode}",
+                hint=f"Set `sink.delta.merge: {mode}` first, or leave the key out.",
+            )
+        return self._sink(record, lease.generation)
+
+    def _sink(self, record: JobRecord, generation: int = 0) -> DeltaSink:
         from vnode_backfill.sinks.delta.sink import DeltaSink
 
         delta = self.delta
-        sink = DeltaSink(
+        return DeltaSink(
             delta.path, record.definition, record.id, storage_options=reveal(self.config.storage.options),
-            target_file_size=delta.target_file_size, retention=delta.retention,
+            replace=delta.replace, target_file_size=delta.target_file_size, retention=delta.retention,
+            generation=generation, creates=self.config.merge_mode, asked=delta.merge, key_cache=delta.key_cache,
         )  # fmt: skip
-        return sink, CompactionPolicy.on_request(delta.target_file_size)

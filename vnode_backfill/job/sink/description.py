@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from progress.store.job_rows import JobRecord
     from progress.store.lease import Lease
     from progress.store.store import Loaded
+    from vnode_backfill.config.job import MergeMode
     from vnode_backfill.delta.commits import DeltaLog
     from vnode_backfill.sinks import Sink
     from vnode_backfill.sinks.delta.compaction import CompactionPolicy
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from vnode_backfill.verify.table import JobProgress
     from vnode_backfill.words.columns import TableDefinition
     from vnode_backfill.words.finding import Finding
+    from vnode_backfill.words.plan import TableFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,19 @@ class SinkDescription(Protocol):
         """What the target says about taking the table, for `plan` and before a job is created. Reads only."""
         ...
 
+    def outlook(self, facts: TableFacts, *, exists: bool, follows: bool) -> tuple[Finding, ...]:
+        """How the target will be changed, who can read it, and the disk it needs, for `plan`. Reads only.
+
+        `exists` says whether the job does, `follows` whether it goes on after the copy.
+        """
+        ...
+
     def check_free(self, definition: TableDefinition) -> None:
         """Refuse a target that holds rows of somebody else. Writes nothing."""
+        ...
+
+    def check_left(self, definition: TableDefinition) -> None:
+        """Refuse a target that another job has filled and that this one's file does not fit. Writes nothing."""
         ...
 
     def ownership(self, owner: Owner) -> DeltaLog:
@@ -120,8 +133,11 @@ class SinkDescription(Protocol):
         """The sink as the driver that holds the lease writes it."""
         ...
 
-    def prepare_new(self, job: WritingJob, *, taken_over: bool) -> None:
-        """Make the target ready for a job that does not exist yet. Taken over, it keeps the rows of the other job."""
+    def prepare_new(self, job: WritingJob, *, taken_over: bool) -> bool:
+        """Make the target ready for a job that does not exist yet. Taken over, it keeps the rows of the other job.
+
+        Returns whether its rows may be deleted by vectors.
+        """
         ...
 
     def last_words(self, sink: Sink) -> tuple[str, ...]:
@@ -137,4 +153,8 @@ class SinkDescription(Protocol):
 
         Raises where none can be joined.
         """
+        ...
+
+    def turned_over(self, record: JobRecord, lease: Lease, mode: MergeMode) -> DeltaSink:
+        """The target as `upgrade` works on it, with the lease held. Raises where it cannot become one of this mode."""
         ...

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vnode_backfill.config.iotdb import IotdbSinkConfig
-from vnode_backfill.config.job import Config
+from vnode_backfill.config.job import Config, MergeMode
 from vnode_backfill.config.values import reveal
 from vnode_backfill.job.open.locations import receipts_path
 from vnode_backfill.words.errors import PlanRefusedError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from consume_upstream.upstream_table import UpstreamTable
     from progress.store.job_rows import JobRecord
+    from progress.store.lease import Lease
     from vnode_backfill.delta.commits import DeltaLog
     from vnode_backfill.job.sink.description import Comparing, Owner, Verdict, WritingJob
     from vnode_backfill.sinks import Sink
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from vnode_backfill.words.columns import TableDefinition
     from vnode_backfill.words.finding import Finding
     from vnode_backfill.words.key import Key
+    from vnode_backfill.words.plan import TableFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,18 @@ class IotdbDescription:
 
         return inspect_iotdb(self.iotdb, definition, self._password())
 
+    def outlook(self, facts: TableFacts, *, exists: bool, follows: bool) -> tuple[Finding, ...]:  # noqa: ARG002
+        """None: the server keeps its own files."""
+        return ()
+
     def check_free(self, definition: TableDefinition) -> None:
         from vnode_backfill.sinks.iotdb.sink import refuse_foreign_points
 
         if not self.iotdb.replace:
             refuse_foreign_points(self.iotdb, definition, self._password())
+
+    def check_left(self, definition: TableDefinition) -> None:
+        """Nothing: points have no mode."""
 
     def ownership(self, owner: Owner) -> DeltaLog:
         """The log of the receipts, beside the owner's state."""
@@ -91,7 +100,7 @@ class IotdbDescription:
 
         return self._open(job, Existing.REFUSE)
 
-    def prepare_new(self, job: WritingJob, *, taken_over: bool) -> None:
+    def prepare_new(self, job: WritingJob, *, taken_over: bool) -> bool:
         from vnode_backfill.sinks.iotdb.sink import Existing
 
         existing = Existing.KEEP if taken_over else Existing.REPLACE if self.iotdb.replace else Existing.REFUSE
@@ -100,6 +109,7 @@ class IotdbDescription:
             sink.prepare()
         finally:
             sink.close()
+        return sink.has_vectors
 
     def last_words(self, sink: Sink) -> tuple[str, ...]:
         """How often the last of several keys won a device and time."""
@@ -127,6 +137,9 @@ class IotdbDescription:
 
     def compacted_by_request(self, record: JobRecord) -> tuple[DeltaSink, CompactionPolicy]:  # noqa: ARG002
         raise PlanRefusedError("only a Delta target can be compacted", hint="IoTDB compacts its own files.")
+
+    def turned_over(self, record: JobRecord, lease: Lease, mode: MergeMode) -> DeltaSink:  # noqa: ARG002
+        raise PlanRefusedError("only rows of a Delta target are changed by vectors or by writing files again")
 
     def _open(self, job: WritingJob, existing: Existing) -> IotdbSink:
         from progress.store.task_lease import LeaseGuard

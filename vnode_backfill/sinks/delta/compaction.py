@@ -63,15 +63,17 @@ class CompactionPolicy:
     """The most files that become one at a time."""
     step_bytes: int = STEP_BYTES
     """The most that is joined in one commit, opening the files included; but one group at least."""
+    folds_all: bool = False
+    """Whether every file with deleted rows is written again, and not only the worn ones."""
 
     def brief(self) -> CompactionPolicy:
         """For a step during which the changes wait: less than a second of one core."""
         return CompactionPolicy(min(self.target_size, BRIEF_BYTES), self.small_files, 50, BRIEF_BYTES)
 
     @classmethod
-    def on_request(cls, target_size: int) -> CompactionPolicy:
+    def on_request(cls, target_size: int, *, folds_all: bool = False) -> CompactionPolicy:
         """Join whatever can be joined."""
-        return cls(target_size, small_files=1)
+        return cls(target_size, small_files=1, folds_all=folds_all)
 
     def is_small(self, file: DataFile) -> bool:
         """Two small files fit into one of the target size, so among neighbours at most the last one stays small."""
@@ -140,9 +142,8 @@ def compaction_due(files: Sequence[DataFile], policy: CompactionPolicy) -> Compa
     small = [file for file in files if policy.is_small(file)]
     if len(small) <= policy.small_files:
         return None
-    bounded = sorted((each for each in map(_Bounded.of, small) if each is not None), key=lambda each: each.order)
+    bounded, unknown = _by_bounds(small)
     wide = _wide(bounded)
-    unknown = sorted((file for file in small if _Bounded.of(file) is None), key=lambda file: file.path)
     runs = (
         [each.file for each in bounded if each.file.path not in wide],
         [each.file for each in bounded if each.file.path in wide],
@@ -150,6 +151,17 @@ def compaction_due(files: Sequence[DataFile], policy: CompactionPolicy) -> Compa
     )
     groups = tuple(group for run in runs for group in _groups(run, policy))
     return CompactionPlan(groups) if groups else None
+
+
+def in_key_order(files: Sequence[DataFile]) -> list[DataFile]:
+    """Neighbours beside each other; files without bounds at the end."""
+    bounded, unknown = _by_bounds(files)
+    return [*(each.file for each in bounded), *unknown]
+
+
+def _by_bounds(files: Sequence[DataFile]) -> tuple[list[_Bounded], list[DataFile]]:
+    bounded = sorted((each for each in map(_Bounded.of, files) if each is not None), key=lambda each: each.order)
+    return bounded, sorted((file for file in files if _Bounded.of(file) is None), key=lambda file: file.path)
 
 
 @dataclass(frozen=True, slots=True)

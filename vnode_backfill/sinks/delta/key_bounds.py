@@ -34,8 +34,17 @@ def may_hold(file: DataFile, ranges: Sequence[KeyRange], first: KeyPart) -> bool
 
 
 def bounds_as_keys(file: DataFile, parts: Sequence[KeyPart], schema: pa.Schema) -> list[pa.Array] | None:
-    """The smallest and the largest key as a column of two rows, if the bounds are exactly these."""
-    if len(parts) > 1 or parts[0].kind not in _EXACT or file.low[0] is None or file.high[0] is None:
+    """The smallest and the largest key as a column of two rows, if the bounds are exactly these.
+
+    Where rows of the file are gone, its smallest or its largest key may be among them.
+    """
+    if (
+        file.vector is not None
+        or len(parts) > 1
+        or parts[0].kind not in _EXACT
+        or file.low[0] is None
+        or file.high[0] is None
+    ):
         return None
     return [pa.array([file.low[0], file.high[0]], schema.field(0).type)]
 

@@ -12,6 +12,15 @@ their keys would be in the table twice. Why it is:
 Whatever is missing, cut or damaged is made again from the file itself. An index that is deleted while it is mapped
 stays in memory for those who have it. All indexes together are not larger than the limit: those that were used least
 recently go first, and one that is larger than the limit is not kept at all.
+
+Making an index costs several times as much as a search without one. So a file gets its index when it is asked for the
+second time, and an index that was used within the last minute goes for no other. Otherwise a table whose indexes exceed
+the limit would have each of them made again in every epoch. Its files without an index are searched by row groups:
+
+    room for 2, files a b c, each asked for once per epoch
+    epoch 1   a b c searched
+    epoch 2   a b get their index, that of c has no room
+    epoch 3   a b by index, c searched
 """
 
 from __future__ import annotations
@@ -22,10 +31,12 @@ import mmap
 import os
 import stat
 import struct
+import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from uuid import uuid4
@@ -33,7 +44,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from vnode_backfill.config.cache_folder import private_folder
+from vnode_backfill.config.cache_folder import private_cache_folder, private_folder
 from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.parquet import read_columns
 from vnode_backfill.delta.storage import Storage, storage_errors
@@ -47,6 +58,19 @@ _HEAD = struct.Struct("<8sII")
 """The format, the size of the description, and the checksum of everything after this."""
 _ALIGNED = 64
 _SUFFIX = ".keys"
+_RECENT_SECONDS = 60
+"""An index that was used within this time goes for no other."""
+_FULL_SECONDS = 5.0
+"""For so long after there was no room nobody looks for some again: a look lists the folder."""
+_ASKED_PATHS = 65_536
+_SIZE_UNKNOWN = 0
+
+
+@lru_cache(maxsize=4)
+def key_cache(limit_bytes: int) -> KeyCache:
+    """This user's indexes on this machine, of all jobs; none is kept where no folder is this user's alone."""
+    folder = private_cache_folder("keys") if limit_bytes else None
+    return KeyCache(folder or Path(), limit_bytes if folder else 0)
 
 
 class KeyCache:
@@ -55,6 +79,9 @@ class KeyCache:
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self._limit = limit_bytes
         self._mapped: OrderedDict[Path, FileKeys] = OrderedDict()
+        self._asked: OrderedDict[Path, int] = OrderedDict()
+        """Files that were asked for and have no index here, with its size where one was made and had no room."""
+        self._full_until = 0.0
         self._lock = Lock()
         try:
             self._folder = private_folder(folder) if limit_bytes else folder
@@ -62,25 +89,57 @@ class KeyCache:
             raise SinkError(
                 f"indexes of keys cannot be kept in {folder}",
                 detail=str(error),
-                hint="Name a folder that only this user can write to, or set `sink.delta.key_cache: 0`.",
+                hint="Name a folder that only this user can write to, or set `sink.delta.key_cache: 0B`.",
             ) from error
 
     def find(self, storage: Storage, file: DataFile, schema: pa.Schema, keys: pa.Table) -> tuple[Ints, Ints]:
         """Pairs of a row of the file and a key that is the row's: by its index, or without one if none is kept."""
         if not self._limit:
             return find_pruned(storage, file, schema, keys)
-        return self.of(storage, file, schema).find(keys)
+        path = self._path(storage, file, schema)
+        found = self._in_memory(path) or self._map(path, schema)
+        if found is None and not self._is_worth_it(path):
+            return find_pruned(storage, file, schema, keys)
+        return (found or self._make(path, storage, file, schema)).find(keys)
 
     def of(self, storage: Storage, file: DataFile, schema: pa.Schema) -> FileKeys:
         """The index of a file, made if it is not here."""
         if not self._limit:
             return _made(storage, file, schema)
-        path = self._folder / (_name(storage, file, schema) + _SUFFIX)
-        found = self._in_memory(path) or self._map(path, schema)
-        if found is not None:
-            return found
+        path = self._path(storage, file, schema)
+        return self._in_memory(path) or self._map(path, schema) or self._make(path, storage, file, schema)
+
+    def _path(self, storage: Storage, file: DataFile, schema: pa.Schema) -> Path:
+        return self._folder / (_name(storage, file, schema) + _SUFFIX)
+
+    def _is_worth_it(self, path: Path) -> bool:
+        """Whether to make an index: not for the first question, and not where one would find no room."""
+        with self._lock:
+            size = self._asked.pop(path, None)
+            self._asked[path] = _SIZE_UNKNOWN if size is None else size
+            while len(self._asked) > _ASKED_PATHS:
+                self._asked.popitem(last=False)
+            is_full = time.monotonic() < self._full_until
+        return size is not None and (size == _SIZE_UNKNOWN or not is_full) and self._has_room(size)
+
+    def _has_room(self, size: int) -> bool:
+        """Whether an index of this size could be kept, if what was not used for a while goes."""
+        try:
+            held = _entries(self._folder) if size else []
+        except OSError:
+            return False
+        has_room = sum(each for used, each, _ in held if used >= _recently()) + size <= self._limit
+        if not has_room:
+            self._full_until = time.monotonic() + _FULL_SECONDS
+        return has_room
+
+    def _make(self, path: Path, storage: Storage, file: DataFile, schema: pa.Schema) -> FileKeys:
         made = _made(storage, file, schema)
-        return made if not self._store(path, made) else self._map(path, schema) or made
+        if self._store(path, made):
+            with self._lock:
+                self._asked.pop(path, None)
+            return self._map(path, schema) or made
+        return made
 
     def _in_memory(self, path: Path) -> FileKeys | None:
         with self._lock:
@@ -112,32 +171,36 @@ class KeyCache:
         """Whether it is kept now; it is not if it has no room or the disk does not take it."""
         content = _content(index)
         size = sum(map(len, content))
-        if size > self._limit:
-            return False
         draft = path.with_name(f"{uuid4().hex}.draft")
         try:
-            self._make_room(size)
-            with draft.open("xb") as file:
-                file.writelines(content)
-            draft.replace(path)
+            if self._make_room(size):
+                with draft.open("xb") as file:
+                    file.writelines(content)
+                draft.replace(path)
+                return True
         except OSError:
+            self._full_until = time.monotonic() + _FULL_SECONDS
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
-            return False
-        return True
+        with self._lock:
+            self._asked[path] = size
+        return False
 
-    def _make_room(self, size: int) -> None:
-        """Delete what was used least recently, also drafts of processes that were killed."""
+    def _make_room(self, size: int) -> bool:
+        """Delete what was used least recently, also drafts of processes that were killed; False if that is not enough."""
         private_folder(self._folder)
+        if not self._has_room(size):
+            return False
         held = sorted(_entries(self._folder))
         total = sum(each for _, each, _ in held) + size
         for _, each, path in held:
             if total <= self._limit:
-                return
+                break
             path.unlink(missing_ok=True)
             with self._lock:
                 self._mapped.pop(path, None)
             total -= each
+        return True
 
 
 def _made(storage: Storage, file: DataFile, schema: pa.Schema) -> FileKeys:
@@ -148,6 +211,11 @@ def _made(storage: Storage, file: DataFile, schema: pa.Schema) -> FileKeys:
 def _name(storage: Storage, file: DataFile, schema: pa.Schema) -> str:
     told = json.dumps([storage.path, file.path, [(field.name, str(field.type)) for field in schema]])
     return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _recently() -> int:
+    """What was used since then, in nanoseconds since 1970, goes for no other."""
+    return time.time_ns() - _RECENT_SECONDS * 10**9
 
 
 def _entries(folder: Path) -> list[tuple[int, int, Path]]:

@@ -1,8 +1,8 @@
 """Changes rows of a Delta table: writes each file that holds one again, at the same place of the key order.
 
-What must be true: a new file holds every row of the old one except those that change, and each changed key once. A file
-is read twice. First its key columns, to find which rows change. Then, only if one does, all columns, a bounded number
-of rows at a time.
+What must be true: a new file holds every row of the old one except those that change or are gone, and each changed key
+once. A file is read twice. First its key columns, to find which rows change. Then, only if one does, all columns, a
+bounded number of rows at a time.
 
 Why not `deltalake`'s merge or Spark's MERGE: both give the same rows, and both gather the rows of all touched files
 into few new ones. A table of tight key ranges becomes one in which every file spans all keys. From then on one changed
@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -25,11 +26,18 @@ import pyarrow as pa
 
 from vnode_backfill.delta.files import DataFile, FileReceipt
 from vnode_backfill.delta.parquet import FileLayout, batch_rows, read_batches, read_columns, unique_stem, write_files
+from vnode_backfill.delta.rows import Rows
 from vnode_backfill.delta.storage import Storage, storage_errors
-from vnode_backfill.sinks.changes import INDEX, ChangeSlice, upserts
+from vnode_backfill.delta.vectors import read_vector
+from vnode_backfill.sinks import TaskRunner
+from vnode_backfill.sinks.changes import INDEX, Changes, ChangeSlice, upserts
+from vnode_backfill.sinks.delta.effect import Effect
 from vnode_backfill.words.change import OP, ChangeOp
 from vnode_backfill.words.epoch import Epoch
 
+REWRITE_IN_TASKS_BYTES = 512 * 1024 * 1024
+"""More bytes of touched files than this are rewritten by Spark tasks. A core rewrites about 40 MB of Parquet a second,
+so two of the driver's would be busy for six seconds. Spark jobs cost one or two seconds before they do anything."""
 Ints = npt.NDArray[np.int64]
 _STAYS, _GOES = -1, -2
 _ROW, _CHANGE = "_row", "_change"
@@ -45,12 +53,24 @@ class Rewrite:
     changes: ChangeSlice
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Removal:
-    """A file and which of its rows go."""
+    """A file and the rows that go from it, beside those that are gone."""
 
     file: DataFile
-    gone: npt.NDArray[np.bool_]
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replacement:
+    """A file, rows that change in it, and for each the number of its change, or `LEAVES` where the row only goes."""
+
+    file: DataFile
+    changes: ChangeSlice
+    rows: Ints
+    numbers: Ints
+
+    LEAVES = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +80,10 @@ class Rewritten:
     removed: DataFile | None
     files: tuple[FileReceipt, ...]
     met: Ints
+
+    @property
+    def effect(self) -> Effect:
+        return Effect(self.files, () if self.removed is None else (self.removed,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +97,7 @@ class Rewriter:
     epoch: Epoch
 
     def keys(self, file: DataFile) -> pa.Table:
-        """The key columns of a file."""
+        """The key columns of a file, of all its rows."""
         with storage_errors(f"{file.path} cannot be read"):
             return read_columns(self.storage, file.path, self.key_schema)
 
@@ -84,27 +108,46 @@ class Rewriter:
     def merge(self, task: Rewrite) -> Rewritten:
         """Apply the changes to the rows they meet in this file; changes that meet none are left for `insert`."""
         changes = task.changes.load()
-        keys = self.keys(task.file)
+        becomes = self._as_it_is(task.file, keys := self.keys(task.file))
         rows, met = _meeting(keys, changes, self.key)
+        live = becomes[rows] == _STAYS
+        rows, met = rows[live], met[live]
         if not len(rows):
             return Rewritten(None, (), np.empty(0, np.int64))
-        becomes = np.full(keys.num_rows, _STAYS, np.int64)
         deleted = changes.column(OP).to_numpy()[met] == ChangeOp.DELETE
         becomes[rows] = np.where(deleted, _GOES, met)
         files = self._write("m", self._merged(task.file, becomes, changes))
         return Rewritten(task.file, files, changes.column(INDEX).to_numpy()[met])
 
+    def replace(self, task: Replacement) -> Rewritten:
+        """Write the file again with each row left, gone, or replaced where it is."""
+        changes = task.changes.load()
+        becomes = self._as_it_is(task.file, self.keys(task.file))
+        placed = task.numbers != task.LEAVES
+        at = np.searchsorted(changes.column(INDEX).to_numpy(), task.numbers[placed])
+        deleted = changes.column(OP).to_numpy()[at] == ChangeOp.DELETE
+        becomes[task.rows] = _GOES
+        becomes[task.rows[placed]] = np.where(deleted, _GOES, at)
+        return Rewritten(task.file, self._write("m", self._merged(task.file, becomes, changes)), task.numbers[placed])
+
     def remove(self, task: Removal) -> Rewritten:
         """Write the file again without the rows that go."""
-        becomes = np.where(task.gone, np.int64(_GOES), np.int64(_STAYS))
+        becomes = self._as_it_is(task.file, self.keys(task.file))
+        becomes[task.rows.positions] = _GOES
         files = self._write("m", self._merged(task.file, becomes, None))
         return Rewritten(task.file, files, np.empty(0, np.int64))
 
-    def insert(self, changes: ChangeSlice, met: Ints) -> tuple[FileReceipt, ...]:
-        """Write the rows of new keys: of changes that are not deletes and met no row."""
+    def insert(self, changes: ChangeSlice, placed: Ints) -> tuple[FileReceipt, ...]:
+        """Write the rows of changes that are not deletes, except of those that are `placed` already."""
         table = upserts(changes.load(), ChangeOp.DELETE)
-        table = table.filter(pa.array(~np.isin(table.column(INDEX).to_numpy(), met)))
+        table = table.filter(pa.array(~np.isin(table.column(INDEX).to_numpy(), placed)))
         return self._write("i", iter(table.to_batches(batch_rows(table.nbytes, table.num_rows))))
+
+    def _as_it_is(self, file: DataFile, keys: pa.Table) -> Ints:
+        becomes = np.full(keys.num_rows, _STAYS, np.int64)
+        if file.vector is not None:
+            becomes[read_vector(self.storage, file.vector).positions] = _GOES
+        return becomes
 
     def _write(self, kind: str, batches: Iterator[pa.Table | pa.RecordBatch]) -> tuple[FileReceipt, ...]:
         with storage_errors(f"a file of epoch {self.epoch} cannot be written to {self.storage.path}"):
@@ -115,6 +158,42 @@ class Rewriter:
         for batch in read_batches(self.storage, file.path, self.schema):
             yield _changed(batch, becomes[start : start + batch.num_rows], changes)
             start += batch.num_rows
+
+
+class MergeByRewrite:
+    """One epoch's merge that writes each touched file again; asked again after another commit came between.
+
+    Files never change, so what became of one stays right. If a compaction has joined some since, only the joined files
+    are looked at again. Their rows are the same, so the changes that meet none are the same too.
+    """
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter = rewriter
+        self._known: dict[str, Rewritten] = {}
+        self._met: Ints | None = None
+        self._inserted: list[FileReceipt] = []
+
+    def merge(self, files: Sequence[DataFile], changes: Changes, tasks: TaskRunner | None) -> Effect:
+        touched = [(file, changes.within(file)) for file in files]
+        rewrites = [Rewrite(file, part) for file, part in touched if part is not None]
+        new = [each for each in rewrites if each.file.path not in self._known]
+        run = tasks if tasks and sum(each.file.size for each in new) > REWRITE_IN_TASKS_BYTES else in_threads
+        done = run(self._rewriter.merge, new)
+        self._known.update({each.file.path: result for each, result in zip(new, done, strict=True)})
+        rewritten = [self._known[each.file.path] for each in rewrites]
+        met = np.sort(np.concatenate([np.empty(0, np.int64), *(each.met for each in rewritten)]))
+        if self._met is None or not np.array_equal(self._met, met):
+            inserted = run(partial(_insert, self._rewriter, met), changes.parts())
+            self._met, self._inserted = met, [file for each in inserted for file in each]
+        return sum((each.effect for each in rewritten), Effect(self._inserted))
+
+    def remove(self, removals: Sequence[Removal]) -> Effect:
+        """Write files again without rows that a new read replaces."""
+        return sum((each.effect for each in in_threads(self._rewriter.remove, removals)), Effect())
+
+
+def _insert(rewriter: Rewriter, placed: Ints, part: ChangeSlice) -> tuple[FileReceipt, ...]:
+    return rewriter.insert(part, placed)
 
 
 def _meeting(keys: pa.Table, changes: pa.Table, key: Sequence[str]) -> tuple[Ints, Ints]:

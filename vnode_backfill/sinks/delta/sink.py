@@ -7,7 +7,7 @@ on the handle it is committed with.
 
 A replaced range of an integer key, [10, 20), read again as 12 and 15:
 
-    file a holds 3 9 12     → written again as 3 9
+    file a holds 3 9 12     → written again as 3 9, or a vector takes 12 away
     file b holds 13 14 18   → removed
     file c holds 21 25      → untouched: its bounds are outside
     the read's file         → added, all in one commit
@@ -16,7 +16,7 @@ A replaced range of an integer key, [10, 20), read again as 12 and 15:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import RLock
@@ -24,39 +24,42 @@ from threading import RLock
 import numpy as np
 import pyarrow as pa
 
-from vnode_backfill.config.job import TARGET_FILE_SIZE, TARGET_RETENTION
+from progress.state.target_health import TargetHealth
+from vnode_backfill.config.job import KEY_CACHE, TARGET_FILE_SIZE, MergeMode
 from vnode_backfill.delta.commits import DeltaLog
-from vnode_backfill.delta.files import DataFile, FileReceipt
+from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.parquet import FileLayout, unique_stem, write_files
+from vnode_backfill.delta.rows import NO_ROWS, Rows
 from vnode_backfill.delta.storage import Storage, storage_errors
+from vnode_backfill.delta.vectors import VectorCache
 from vnode_backfill.sinks import ReadReceipt, TaskRunner, Weighing, receipts_from_json, receipts_to_json
-from vnode_backfill.sinks.changes import Changes, ChangeSlice
+from vnode_backfill.sinks.changes import Changes
 from vnode_backfill.sinks.delta.compaction import (
-    BRIEF_BYTES,
+    STEP_BYTES,
     Compacted,
     CompactionPolicy,
-    GivenUpError,
-    Joined,
-    Joiner,
     always,
-    compaction_due,
     oldest_kept,
     sweep_staged,
 )
+from vnode_backfill.sinks.delta.compactor import Compactor
+from vnode_backfill.sinks.delta.due import vector_health
+from vnode_backfill.sinks.delta.effect import Effect, Traffic
 from vnode_backfill.sinks.delta.key_bounds import bounds_as_keys, extremes, may_hold
-from vnode_backfill.sinks.delta.rewrite import Ints, Removal, Rewrite, Rewriter, Rewritten, in_threads
-from vnode_backfill.sinks.delta.target import Target, target_schema, whole_hours
+from vnode_backfill.sinks.delta.mask import MergeByMask
+from vnode_backfill.sinks.delta.rewrite import MergeByRewrite, Removal, Rewriter
+from vnode_backfill.sinks.delta.target import Target, add_vectors, drop_vectors, kept_for, target_schema, whole_hours
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import OvertakenError, SinkUnavailableError
 from vnode_backfill.words.key import Key
 from vnode_backfill.words.key_range import SplitPlan
 
-REWRITE_IN_TASKS_BYTES = 512 * 1024 * 1024
-"""More bytes of touched files than this are rewritten by Spark tasks. A core rewrites about 40 MB of Parquet a second,
-so two of the driver's would be busy for six seconds. Spark jobs cost one or two seconds before they do anything."""
+_VECTORS_BYTES = 64 * 1024 * 1024
 _TRIES = 5
+CHECKPOINT_AT_LATEST = timedelta(minutes=5)
+"""A commit to a table with vectors is part of a checkpoint after so long, however few commits there were."""
 _APPEND, _REPLACE, _MERGE = "append", "replace", "merge"
 
 
@@ -75,27 +78,6 @@ class DeltaFileWriter:
         return ReadReceipt(ordinal, sum(file.rows for file in files), files)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Merged:
-    """What a merge has written: by path what became of each file that its changes could meet, and the rows of new keys.
-
-    Files never change, so what became of one stays right. If a compaction has joined some since, only the joined files
-    are looked at again. Their rows are the same, so the changes that meet none are the same too.
-    """
-
-    rewritten: Mapping[str, Rewritten]
-    met: Ints
-    inserted: Sequence[FileReceipt]
-
-    @property
-    def added(self) -> list[FileReceipt]:
-        return [*(file for each in self.rewritten.values() for file in each.files), *self.inserted]
-
-    @property
-    def removed(self) -> list[DataFile]:
-        return [each.removed for each in self.rewritten.values() if each.removed is not None]
-
-
 class DeltaSink:
     """A Delta table at `path`. `generation` is the driver's, where drivers may replace each other."""
 
@@ -110,15 +92,21 @@ class DeltaSink:
         storage_options: Mapping[str, str] | None = None,
         replace: bool = False,
         target_file_size: int = TARGET_FILE_SIZE,
-        retention: timedelta = TARGET_RETENTION,
+        retention: timedelta | None = None,
         generation: int = 0,
+        creates: MergeMode = MergeMode.REWRITE,
+        asked: MergeMode | None = None,
+        key_cache: int = KEY_CACHE,
     ) -> None:
+        """`creates` is how a table made here is changed, `asked` what the file demands of one that is there."""
         self._storage = Storage.of(path, storage_options)
         self._definition, self._retention = definition, retention
         self._schema = target_schema(definition)
         self._layout = FileLayout.of(definition, target_file_size)
         self._log = DeltaLog(self._storage, job_id, "the target table", generation)
-        self._target = Target(self._log, self._schema, self._layout, retention, replace)
+        self._target = Target(self._log, self._schema, self._layout, retention, replace, creates, asked)
+        self._key_cache, self._vectors = key_cache, VectorCache(_VECTORS_BYTES)
+        self._traffic = Traffic()
         self._committing = RLock()
         """Held while an epoch's effect is computed and committed: no compaction of this process commits meanwhile."""
 
@@ -130,6 +118,10 @@ class DeltaSink:
     def check(self) -> None:
         """Raise what `prepare` would raise for a job that does not exist yet; writes nothing."""
         self._target.check()
+
+    def check_mode(self) -> None:
+        """Raise if the table that is there is changed in another way than is asked for; writes nothing."""
+        self._target.check_mode()
 
     def prepare(self) -> None:
         self._target.prepare()
@@ -156,7 +148,7 @@ class DeltaSink:
         """Appended ranges in one commit, replaced ones in another. Where nothing changes there is no commit."""
         without = partial(self._without, epoch, frozenset(r.ordinal for r in replaced), plan, weights)
         with self._committing:
-            landed = self._commit_once(_APPEND, epoch, appended, lambda _: ())
+            landed = self._commit_once(_APPEND, epoch, appended, lambda _: Effect())
             return (*landed, *self._commit_once(_REPLACE, epoch, replaced, without))
 
     def _commit_once(
@@ -164,30 +156,27 @@ class DeltaSink:
         kind: str,
         epoch: Epoch,
         receipts: Sequence[ReadReceipt],
-        rewrite: Callable[[TableVersion], Sequence[Rewritten]],
+        effect_of: Callable[[TableVersion], Effect],
     ) -> tuple[ReadReceipt, ...]:
         for _ in range(_TRIES):
             table = self._log.open()
             held = self._log.note(table, kind, epoch)
             if held is not None:
                 return receipts_from_json(held)
-            rewritten = rewrite(table)
-            added = [file for files in (*(r.files for r in receipts), *(r.files for r in rewritten)) for file in files]
-            removed = [each.removed for each in rewritten if each.removed is not None]
-            if not added and not removed:
+            effect = effect_of(table) + Effect([file for receipt in receipts for file in receipt.files])
+            if not effect:
                 return tuple(receipts)
             try:
-                made = self._log.commit(table, kind, epoch, added, removed, receipts_to_json(receipts))
+                self._commit(table, kind, epoch, effect, receipts_to_json(receipts))
             except OvertakenError:
                 continue
-            self._log.maintain(made)
             return tuple(receipts)
         raise SinkUnavailableError(f"the {kind} of epoch {epoch} was overtaken by other commits {_TRIES} times")
 
     def _without(
         self, epoch: Epoch, ordinals: frozenset[int], plan: SplitPlan, weights: Weighing | None, table: TableVersion
-    ) -> Sequence[Rewritten]:
-        """Write the files that hold rows of these ranges again, without those rows."""
+    ) -> Effect:
+        """Take the rows of these ranges away."""
         rewriter = self._rewriter(epoch)
         ranges = [planned.range for planned in plan.ranges if planned.ordinal in ordinals]
         goes = np.array([planned.ordinal in ordinals for planned in plan.ranges] + [False], dtype=np.bool_)
@@ -197,11 +186,11 @@ class DeltaSink:
                 columns = [column.combine_chunks() for column in rewriter.keys(file).columns]
                 gone = goes[plan.find_many(columns, weights(columns) if weights else None)]
                 if gone.any():
-                    removals.append(Removal(file, gone))
-        return in_threads(rewriter.remove, removals)
+                    removals.append(Removal(file, Rows.of(np.flatnonzero(gone))))
+        return self._changing(table, epoch).remove(removals)
 
     def apply(self, epoch: Epoch, changes: Changes, tasks: TaskRunner | None = None) -> None:
-        """Rewrite the files whose rows are changed, write new rows to new files, and commit both at once.
+        """Take the old rows of changed keys away, write the new ones, and commit both at once.
 
         Where nothing changes there is no commit.
         """
@@ -211,42 +200,33 @@ class DeltaSink:
             self._apply(epoch, changes, tasks)
 
     def _apply(self, epoch: Epoch, changes: Changes, tasks: TaskRunner | None) -> None:
-        merged: _Merged | None = None
+        changing: MergeByRewrite | MergeByMask | None = None
         for _ in range(_TRIES):
             table = self._log.open()
             if self._log.landed(table, _MERGE, epoch):
                 return
-            merged = self._merge(self._log.files(table, self._definition.key), epoch, changes, tasks, merged)
+            changing = changing or self._changing(table, epoch)
+            effect = changing.merge(self._log.files(table, self._definition.key), changes, tasks)
             try:
-                if merged.added or merged.removed:
-                    table = self._log.commit(table, _MERGE, epoch, merged.added, merged.removed)
+                if effect:
+                    made = self._commit(table, _MERGE, epoch, effect)
+                    self._traffic.count(effect, made.sizes.get(made.version, 0), changes.bytes)
             except OvertakenError:
                 continue
-            self._log.maintain(table)
             return
         raise SinkUnavailableError(f"the merge of epoch {epoch} was overtaken by other commits {_TRIES} times")
 
-    def _merge(
-        self,
-        files: Sequence[DataFile],
-        epoch: Epoch,
-        changes: Changes,
-        tasks: TaskRunner | None,
-        before: _Merged | None,
-    ) -> _Merged:
+    def _changing(self, table: TableVersion, epoch: Epoch) -> MergeByRewrite | MergeByMask:
+        """How rows of this table are changed: by deletion vectors where the table has them."""
         rewriter = self._rewriter(epoch)
-        touched = [(file, changes.within(file)) for file in files]
-        rewrites = [Rewrite(file, part) for file, part in touched if part is not None]
-        known = before.rewritten if before is not None else {}
-        new = [each for each in rewrites if each.file.path not in known]
-        run = tasks if tasks and sum(each.file.size for each in new) > REWRITE_IN_TASKS_BYTES else in_threads
-        done = {each.file.path: result for each, result in zip(new, run(rewriter.merge, new), strict=True)}
-        rewritten = {each.file.path: done.get(each.file.path) or known[each.file.path] for each in rewrites}
-        met = np.sort(np.concatenate([np.empty(0, np.int64), *(each.met for each in rewritten.values())]))
-        if before is not None and np.array_equal(before.met, met):
-            return _Merged(rewritten, met, before.inserted)
-        inserted = run(partial(_insert, rewriter, met), changes.parts())
-        return _Merged(rewritten, met, [file for each in inserted for file in each])
+        return MergeByMask(rewriter, self._key_cache, self._vectors) if table.has_vectors else MergeByRewrite(rewriter)
+
+    def _commit(self, table: TableVersion, kind: str, epoch: Epoch, effect: Effect, note: str = "") -> TableVersion:
+        """The new version. A table with vectors has its log tidied by `tidy`, because no epoch shall wait for it."""
+        made = self._log.commit(table, kind, epoch, effect.added, effect.removed, note, effect.masked)
+        if not made.has_vectors:
+            self._traffic.checkpointed(self._log.maintain(made))
+        return made
 
     def merged(self, epoch: Epoch) -> bool:
         return self._log.landed(self._log.open(), _MERGE, epoch)
@@ -258,9 +238,17 @@ class DeltaSink:
         keys: list[Key] = []
         for file in self._log.files(self._log.open(), self._definition.key):
             known = bounds_as_keys(file, parts, rewriter.key_schema)
-            columns = known or [column.combine_chunks() for column in rewriter.keys(file).columns]
+            columns = known or [column.combine_chunks() for column in self._live_keys(rewriter, file).columns]
             keys.extend(extremes(parts, columns, weights))
         return keys
+
+    def _live_keys(self, rewriter: Rewriter, file: DataFile) -> pa.Table:
+        keys = rewriter.keys(file)
+        return keys.filter(pa.array(~self._gone(file).mask(keys.num_rows))) if file.vector else keys
+
+    def _gone(self, file: DataFile) -> Rows:
+        """The rows of a file that are gone."""
+        return NO_ROWS if file.vector is None else self._vectors.read(self._storage, file.vector)
 
     def compact(
         self,
@@ -270,72 +258,68 @@ class DeltaSink:
         goes_on: Callable[[], bool] = always,
         alone: bool = False,
     ) -> Compacted | None:
-        """Join small neighbours, a bounded part of them, in one commit; None where nothing is due.
+        """Do a bounded part of what keeps the table fast to read, in one commit; None where nothing is due.
 
-        The rows stay the same. Any process may call it while a job writes to the table: files that are gone meanwhile
-        are left out. Its commit waits for a commit of this sink that is under way. Once `goes_on` returns False,
-        everything is given up at once. With `alone` this sink's commits wait instead until a brief step is done, so
-        that the step is never in vain.
+        The rows stay the same. Any process may call it while a job writes to the table. Its commit waits for a commit
+        of this sink that is under way. Once `goes_on` returns False, everything is given up at once. With `alone` this
+        sink's commits wait instead until a brief step is done, so that the step is never in vain; a table with deletion
+        vectors needs no such step.
         """
-        if alone:
-            with self._committing:
-                return self._compact(policy.brief(), tasks, goes_on)
-        return self._compact(policy, tasks, goes_on)
+        return self._compactor().step(policy, tasks, goes_on, alone=alone)
 
-    def _compact(
-        self, policy: CompactionPolicy, tasks: TaskRunner | None, goes_on: Callable[[], bool]
-    ) -> Compacted | None:
-        plan = compaction_due(self._log.files(self._log.open(), self._definition.key), policy)
-        if plan is None:
-            return None
-        joiner = Joiner(self._storage, self._schema, self._layout, goes_on)
-        step = plan.step(policy.step_bytes)
-        try:
-            joined = (tasks or in_threads)(joiner.join, step)
-        except GivenUpError:
-            return Compacted(0, 0, 0, left=plan.files)
-        joined = self._still_there(joiner, joined, self._log.open())
-        with self._committing:
-            done = self._put_in_place(joiner, joined)
-        return replace(done, left=plan.files - done.removed, overtaken=sum(map(len, step)) - done.removed)
+    def add_vectors(self) -> bool:
+        """Change rows by deletion vectors from now on; False if they are already."""
+        return add_vectors(self._log, self._retention)
 
-    def _still_there(self, joiner: Joiner, joined: Sequence[Joined], table: TableVersion) -> list[Joined]:
-        """What is still right of these joins. This sink's commits may wait, so it writes no more than a brief step."""
-        there = {file.path for file in self._log.files(table, ())}
-        limit, held = BRIEF_BYTES, []
-        for each in joined:
-            kept = joiner.among(each, there, limit)
-            if kept is not None:
-                limit -= 0 if kept is each else each.bytes
-                held.append(kept)
-        return held
+    def fold_vectors(self, *, step_bytes: int = STEP_BYTES, goes_on: Callable[[], bool] = always) -> Compacted | None:
+        """Write a bounded part of the files that have vectors again, in one commit; None where no file has one."""
+        return self._compactor().fold_vectors(step_bytes, goes_on)
 
-    def _put_in_place(self, joiner: Joiner, joined: Sequence[Joined]) -> Compacted:
-        for _ in range(_TRIES):
-            table = self._log.open()
-            joined = self._still_there(joiner, joined, table)
-            removed = [file for each in joined for file in each.removed]
-            added = [file for each in joined for file in each.added]
-            try:
-                if removed:
-                    table = self._log.rearrange(table, added, removed)
-            except OvertakenError:
-                continue
-            self._log.maintain(table)
-            return Compacted(len(removed), len(added), sum(file.size for file in added))
-        raise SinkUnavailableError(f"a compaction was overtaken by other commits {_TRIES} times")
+    def drop_vectors(self) -> bool:
+        """Change rows by writing files again from now on; False if a file has a vector still."""
+        return drop_vectors(self._log, self._retention)
+
+    def _compactor(self) -> Compactor:
+        return Compactor(
+            self._log, self._schema, self._definition.key, self._layout, self._committing, self._gone, self._traffic
+        )
+
+    def tidy(self) -> None:
+        """Make a checkpoint of a table with vectors if one is due, and delete old commits. Epochs continue meanwhile.
+
+        A second call does nothing before something was committed.
+        """
+        if self.has_vectors:
+            self._traffic.checkpointed(self._log.maintain(self._log.open(), CHECKPOINT_AT_LATEST))
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether rows of the table are taken away by deletion vectors."""
+        return self._log.last_seen().has_vectors
+
+    def health(self) -> TargetHealth:
+        """In what shape the table is, by the version that was seen last."""
+        table = self._log.last_seen()
+        files = self._log.files(table, self._definition.key)
+        return TargetHealth(
+            files=len(files),
+            bytes=sum(file.size for file in files),
+            rows=sum(file.rows or 0 for file in files),
+            log_bytes=table.log_bytes,
+            logged_bytes=self._traffic.logged,
+            written_bytes=self._traffic.written,
+            changed_bytes=self._traffic.changed,
+            vectors=vector_health(files) if table.has_vectors else None,
+        )
 
     def sweep(self) -> list[str]:
         """Delete files superseded longer ago than the retention, and those never committed or staged a day ago."""
-        swept = self._log.sweep(whole_hours(self._retention))
-        return [*swept, *sweep_staged(self._storage, oldest_kept(datetime.now(UTC), self._retention))]
+        kept = kept_for(self._retention, vectors=self._log.open().has_vectors)
+        swept = self._log.sweep(whole_hours(kept))
+        return [*swept, *sweep_staged(self._storage, oldest_kept(datetime.now(UTC), kept))]
 
     def close(self) -> None:
         """Nothing is held open between calls."""
 
     def _rewriter(self, epoch: Epoch) -> Rewriter:
         return Rewriter(self._storage, self._schema, self._definition.key, self._layout, epoch)
-
-
-def _insert(rewriter: Rewriter, met: Ints, part: ChangeSlice) -> tuple[FileReceipt, ...]:
-    return rewriter.insert(part, met)

@@ -9,22 +9,24 @@ A job that follows the log after another one's copy writes into a table full of 
 if the table is that job's and nobody has taken it over before (`take_over`). The commit that says so also ends the
 copying job's right to write, for good.
 
-Every column is nullable, because a NOT NULL column beside a `timestamp_ntz` needs one table feature more. No deletion vectors, no column mapping: every reader of Delta reads the
-table.
+Every column is nullable, because a NOT NULL column beside a `timestamp_ntz` needs one table feature more. No column mapping. A table without deletion
+vectors can be read by every reader of Delta, one with them by those that know vectors.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pyarrow as pa
 
+from vnode_backfill.config.job import TARGET_RETENTION, VECTORS_RETENTION, MergeMode
 from vnode_backfill.delta.commits import DeltaLog
-from vnode_backfill.delta.log.protocol import VECTORS, append_only, unwritable
+from vnode_backfill.delta.log.actions import USES_VECTORS, VECTORS
+from vnode_backfill.delta.log.protocol import append_only, unwritable
 from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.parquet import FileLayout
 from vnode_backfill.words.columns import TableDefinition
@@ -35,6 +37,8 @@ _PREPARE, _ONCE = "prepare", Epoch(1)
 _TRIES = 10
 _FOR_GOOD = 2**53
 """The generation of a driver that no other can follow: of a job whose table was handed over."""
+_SWEPT_WITHIN_HOURS = 1
+"""A job sweeps a table with vectors several times in so long."""
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
 
 
@@ -50,8 +54,12 @@ class Target:
     log: DeltaLog
     schema: pa.Schema
     layout: FileLayout
-    retention: timedelta
+    retention: timedelta | None
     replace: bool
+    creates: MergeMode = MergeMode.REWRITE
+    """How a table that is made here is changed."""
+    asked: MergeMode | None = None
+    """How a table that is there must be changed; None leaves it as it is."""
 
     def prepare(self) -> None:
         """Create the table, or take one that is empty, already this job's, or may be replaced.
@@ -66,8 +74,17 @@ class Target:
                 table = self._take(table)
             else:
                 self._check_shape(table)
+                self._check_mode(table)
                 self.log.check_store()
             self._fence()
+            self._set_properties()
+
+    def _set_properties(self) -> None:
+        """What the file says of retention holds for the table too: its checkpoints forget removals by it."""
+        table = self.log.open()
+        wanted = mode_properties(mode_of(table), self.retention)
+        if any(table.metadata.configuration.get(name) != value for name, value in wanted.items()):
+            self.log.redefine(table, table.protocol, wanted)
 
     def _fence(self) -> None:
         """Fence until it lands: a driver that is being replaced, and a compaction, may commit once or twice before."""
@@ -86,6 +103,12 @@ class Target:
         elif table is not None:
             self._check_free(table)
 
+    def check_mode(self) -> None:
+        """Raise if rows of the table that is there are changed in another way than is asked for; writes nothing."""
+        table = self.log.find()
+        if table is not None:
+            self._check_mode(table)
+
     def _take(self, table: TableVersion | None) -> TableVersion:
         if table is None:
             return self._create(None)
@@ -97,7 +120,10 @@ class Target:
         return self.log.commit(table, _PREPARE, _ONCE, ())
 
     def _create(self, over: TableVersion | None) -> TableVersion:
-        return self.log.create(self.schema, self._configuration(), landed=(_PREPARE, _ONCE), over=over)
+        features = frozenset({VECTORS}) if self.creates is MergeMode.VECTORS else frozenset[str]()
+        return self.log.create(
+            self.schema, self._configuration(), landed=(_PREPARE, _ONCE), over=over, features=features
+        )
 
     def _check_replaceable(self, table: TableVersion) -> None:
         if append_only(table.metadata):
@@ -117,16 +143,21 @@ class Target:
                 hint="Set `sink.delta.replace: true` to have them removed, or choose another path.",
             )
         self._check_shape(table)
+        self._check_mode(table)
+
+    def _check_mode(self, table: TableVersion) -> None:
+        found = mode_of(table)
+        if self.asked not in (None, found):
+            raise SinkError(
+                f"the table at {self.log.storage.path} is changed by {found}, not by {self.asked}",
+                detail="How a table is changed is fixed when it is created, because not every reader knows vectors.",
+                hint=f"Set `sink.delta.merge: {found}`, or turn it over with `vnode-backfill upgrade --merge {self.asked}` "
+                "if the job exists.",
+            )
 
     def _configuration(self) -> dict[str, str]:
-        kept = f"interval {whole_hours(self.retention)} hours"
-        return {
-            "delta.dataSkippingStatsColumns": ",".join(f"`{name}`" for name in self.layout.statistics),
-            "delta.enableDeletionVectors": "false",
-            "delta.deletedFileRetentionDuration": kept,
-            "delta.logRetentionDuration": kept,
-            "delta.checkpointInterval": "25",
-        }
+        statistics = ",".join(f"`{name}`" for name in self.layout.statistics)
+        return {"delta.dataSkippingStatsColumns": statistics, **mode_properties(self.creates, self.retention)}
 
     def _check_names(self) -> None:
         wrong = [name for name in self.schema.names if _NOT_IN_NAMES & set(name) or "`" in name]
@@ -143,7 +174,9 @@ class Target:
             raise SinkError(
                 f"the table at {self.log.storage.path} cannot take the rows of the source table",
                 detail=difference,
-                hint="Set `sink.delta.replace: true` to have it made again, or choose another path.",
+                hint=f"Set the table's property {USES_VECTORS} to true again."
+                if _is_switched_off(table)
+                else "Set `sink.delta.replace: true` to have it made again, or choose another path.",
             )
 
     def _difference(self, table: TableVersion) -> str:
@@ -151,8 +184,8 @@ class Target:
         partitions = table.metadata.partition_columns
         if partitions:
             return f"It is partitioned by {', '.join(partitions)}."
-        if VECTORS in table.protocol.features:
-            return f"It uses table features that are not supported here: {VECTORS}."
+        if _is_switched_off(table):
+            return f"It may have deletion vectors, but its property {USES_VECTORS} is not true."
         reason = unwritable(table.protocol, table.metadata)
         if reason:
             return reason
@@ -160,6 +193,86 @@ class Target:
         new = {field.name: field.type for field in self.schema}
         wrong = [name for name in {**old, **new} if old.get(name) != new.get(name)]
         return "; ".join(f"column {name} is {old.get(name)} there and {new.get(name)} here" for name in wrong)
+
+
+def _is_switched_off(table: TableVersion) -> bool:
+    """Whether files may have vectors, but no new ones may be written."""
+    return table.has_vectors and table.metadata.configuration.get(USES_VECTORS) != "true"
+
+
+def mode_of(table: TableVersion) -> MergeMode:
+    """How rows of a table are changed."""
+    return MergeMode.VECTORS if table.has_vectors else MergeMode.REWRITE
+
+
+def mode_properties(mode: MergeMode, retention: timedelta | None) -> dict[str, str]:
+    """The properties of a table that depend on how it is changed.
+
+    A table with vectors gets a commit with every merge, and each leaves entries for superseded vectors. So they are
+    kept for hours, and a checkpoint, which repeats them all, is made less often. A checkpoint leaves entries out once
+    they are older than the table says. A sweep must find them before: a file that no entry names may be one that is
+    about to be committed, and is left alone for a day. So the entries stay for longer than the files.
+    """
+    vectors = mode is MergeMode.VECTORS
+    hours = whole_hours(kept_for(retention, vectors=vectors))
+    return {
+        USES_VECTORS: "true" if vectors else "false",
+        "delta.deletedFileRetentionDuration": f"interval {hours + (_SWEPT_WITHIN_HOURS if vectors else 0)} hours",
+        "delta.logRetentionDuration": f"interval {hours} hours",
+        "delta.checkpointInterval": "250" if vectors else "25",
+    }
+
+
+def kept_for(retention: timedelta | None, *, vectors: bool) -> timedelta:
+    """How long superseded files stay: as the file says, else as suits the table."""
+    return retention if retention is not None else VECTORS_RETENTION if vectors else TARGET_RETENTION
+
+
+def add_vectors(log: DeltaLog, retention: timedelta | None) -> bool:
+    """Let rows of the job's table be deleted by vectors from now on; False if they are already. No row changes."""
+
+    def add(table: TableVersion) -> bool:
+        if table.has_vectors and table.metadata.configuration.get(USES_VECTORS) == "true":
+            return False
+        log.redefine(table, table.protocol.with_feature(VECTORS), mode_properties(MergeMode.VECTORS, retention))
+        return True
+
+    return _changed(log, add)
+
+
+def drop_vectors(log: DeltaLog, retention: timedelta | None) -> bool:
+    """Let every reader read the job's table again; False if a file has a vector still. A second call changes nothing.
+
+    Then a checkpoint is made. So a reader of the newest version never meets a commit that it does not understand: such
+    commits stay behind the checkpoint until the log's retention is over, for those who go back in time and know
+    vectors.
+    """
+
+    def drop(table: TableVersion) -> bool:
+        if any(file.vector is not None for file in table.files.values()):
+            return False
+        if table.has_vectors:
+            properties = mode_properties(MergeMode.REWRITE, retention)
+            table = log.redefine(table, table.protocol.without_feature(VECTORS), properties)
+        if table.checkpoint < table.version:
+            log.checkpoint(table)
+        return True
+
+    return _changed(log, drop)
+
+
+def _changed(log: DeltaLog, change: Callable[[TableVersion], bool]) -> bool:
+    """Change the job's own table, again from its newest version where somebody was faster."""
+    for _ in range(_TRIES):
+        table = log.open()
+        if not log.landed(table, _PREPARE, _ONCE):
+            raise SinkError(
+                f"the table at {log.storage.path} is not the one that this job writes to",
+                hint="Check `sink.delta.path`.",
+            )
+        with suppress(OvertakenError):
+            return change(table)
+    raise SinkUnavailableError(f"a change of {log.storage.path} was overtaken by other commits {_TRIES} times")
 
 
 def can_take_over(log: DeltaLog, before: str, successor: str) -> bool:

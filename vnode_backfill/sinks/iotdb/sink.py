@@ -100,6 +100,7 @@ class IotdbSink:
     """Devices of one IoTDB server. `needs_window`: `apply` wants every change of its window, with before images."""
 
     needs_window = True
+    has_vectors = False
 
     def __init__(
         self, config: IotdbSinkConfig, definition: TableDefinition, job_id: str, options: IotdbOptions

@@ -9,11 +9,11 @@ from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from consume_upstream.upstream_table import UpstreamTable
 from devkit.comparer import Difference, compare_delta
+from devkit.lake import read_lake
 from devkit.mysql import SqlServer
 from devkit.orders import create_orders_table, orders_table, quote
 from devkit.waiting import wait_for
@@ -84,7 +84,7 @@ class Source:
 
     def keys(self) -> list[int]:
         """The keys in the target, each as often as it is there."""
-        rows: pa.Table = DeltaTable(str(self.lake)).to_pyarrow_table(columns=["id"])
+        rows: pa.Table = read_lake(self.lake, ["id"])
         return sorted(rows["id"].to_pylist())
 
     def source_keys(self) -> set[int]:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from consume_upstream.log.offset import CdcOffset
 from consume_upstream.upstream_table import UpstreamTable
+from devkit.lake import read_lake
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.orders import orders_table
 from devkit.writer import Workload
@@ -230,7 +231,7 @@ def test_snapshot_ends_with_the_table_exactly_as_of_its_handoff(spark: SparkSess
         source.to_live(spark, case)
     handoff = read_handoff(config_of(case), "copy")
     assert handoff is not None
-    copied: list[dict[str, object]] = DeltaTable(str(source.lake)).to_pyarrow_table().to_pylist()
+    copied: list[dict[str, object]] = read_lake(source.lake).to_pylist()
     rows = {row["id"]: row for row in copied}
     assert len(rows) == len(copied)
     changes = 0

@@ -18,6 +18,7 @@ import pymysql
 import pytest
 from deltalake import DeltaTable
 
+from devkit.lake import read_lake
 from devkit.mysql import SqlServer
 from devkit.operations import OpKind
 from devkit.orders import create_orders_table
@@ -136,5 +137,5 @@ class CopiedRows:
     def _keys(self) -> list[int]:
         if not DeltaTable.is_deltatable(str(self.case.lake)):
             return []
-        found = DeltaTable(str(self.case.lake)).to_pyarrow_table(columns=["id"]).column("id").to_pylist()
+        found = read_lake(self.case.lake, ["id"]).column("id").to_pylist()
         return sorted(int(key) for key in found)

@@ -18,9 +18,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from deltalake import DeltaTable
 
 from benchmarks.process_tree import Metered
+from devkit.lake import count_lake
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.orders import WorkloadTable, create_orders_table
 from devkit.waiting import wait_for
@@ -212,4 +212,4 @@ def _copy_statement(server: SqlServer) -> str:
 
 
 def _rows(lake: Path) -> int:
-    return DeltaTable(lake).count()
+    return count_lake(lake)

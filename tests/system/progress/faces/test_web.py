@@ -17,6 +17,7 @@ from progress.faces.metrics import CdcBackfillMetrics
 from progress.faces.web import PORTS_TRIED, WebReporter, is_own_host
 from progress.state.backfill_state import Acknowledgement, Failure, RequestKind
 from progress.state.report import Observed, Retry
+from progress.state.target_health import TargetHealth, VectorHealth
 from tests.job_reports import RUNNING, ImaginaryJob, asked
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import ConfigError
@@ -90,6 +91,25 @@ def test_page_shows_the_figures_and_follows_new_reports(browser: Browser, web: W
     assert page.text("#epoch") == "60"
     assert "12 s" in page.text("#epochs tbody")
     assert page.evaluate("document.querySelectorAll('#rate-plot .line').length") == 1
+    page.close()
+
+
+def test_page_shows_age_and_shape_of_the_target_as_far_as_they_apply(browser: Browser, web: WebReporter) -> None:
+    health = TargetHealth(42, 1_300_000_000, 1000, 7, 70, 310, 100, VectorHealth(13, 12_000_000))
+    slower = "its log grew by 70 MB in a minute"
+    seen = replace(RUNNING, lake_age_seconds=2.4, target=health, lengthened=4, lengthened_by=slower)
+    web.show(_JOB.report(_JOB.live(), seen))
+    page = browser.open(web.address)
+    page.wait_until("document.querySelector('#lake-age').innerText === '2.4 s'")
+    figures = [page.text(f"#{name}") for name in ("target", "target-note", "vectors", "vectors-note", "cost")]
+    assert figures == ["1.3 GB", "42 files", "1.3 %", "12 MB to fold", "3.1 ×"]
+    assert f"Epochs take 4 times as long as configured: {slower}" in page.text("#notices")
+    web.show(_JOB.report(_JOB.live(), replace(seen, target=replace(health, vectors=None))))
+    page.wait_until("document.querySelector('#vectors-fact').hidden")
+    assert page.evaluate("document.querySelector('#target-fact').hidden") is False
+    web.show(_JOB.report(_JOB.live(), replace(seen, target=None)))
+    page.wait_until("document.querySelector('#target-fact').hidden && document.querySelector('#cost-fact').hidden")
+    assert page.text("#lake-age") == "2.4 s"
     page.close()
 
 

@@ -32,7 +32,7 @@ from vnode_backfill.commands.compact import compact, join_all
 from vnode_backfill.config.job import Config
 from vnode_backfill.job.run.upkeep import Upkeep
 from vnode_backfill.sinks.changes import MemoryChanges, stage
-from vnode_backfill.sinks.delta import sink as sink_module
+from vnode_backfill.sinks.delta import compactor, rewrite
 from vnode_backfill.sinks.delta.compaction import Compacted, CompactionPolicy
 from vnode_backfill.sinks.delta.sink import DeltaSink
 from vnode_backfill.words.change import OFFSET_COLUMNS, ChangeOp
@@ -129,7 +129,7 @@ def test_files_that_were_rewritten_meanwhile_are_left_out_of_a_join_or_a_large_o
     sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worth_it: bool
 ) -> None:
     if not worth_it:
-        monkeypatch.setattr(sink_module, "BRIEF_BYTES", 0)
+        monkeypatch.setattr(compactor, "BRIEF_BYTES", 0)
     wanted = changes((UPDATE, 1, order(5, "new")), (DELETE, 2, order(17)))
     done = sink.compact(EAGER, Meanwhile(lambda: sink_at(tmp_path).apply(Epoch(2), wanted)))
     assert done is not None
@@ -150,7 +150,7 @@ def test_a_join_is_kept_when_only_other_files_changed_meanwhile(sink: DeltaSink,
 def test_a_merge_overtaken_by_a_compaction_is_exact(
     sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink_module, "REWRITE_IN_TASKS_BYTES", -1)
+    monkeypatch.setattr(rewrite, "REWRITE_IN_TASKS_BYTES", -1)
     wanted = changes((UPDATE, 1, order(5, "new")), (DELETE, 2, order(17)), (INSERT, 3, order(500)))
     sink.apply(Epoch(2), wanted, Meanwhile(lambda: sink_at(tmp_path).compact(EAGER)))
     expected = [order(n, "new" if n == 5 else "a") for n in range(400) if n != 17] + [order(500)]
@@ -295,7 +295,7 @@ def test_a_compaction_that_must_not_continue_is_given_up_at_once(sink: DeltaSink
 def test_a_merge_overtaken_by_a_compaction_of_other_files_keeps_what_it_has_written(
     sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink_module, "REWRITE_IN_TASKS_BYTES", -1)
+    monkeypatch.setattr(rewrite, "REWRITE_IN_TASKS_BYTES", -1)
     runs: list[int] = []
 
     def meanwhile() -> None:
@@ -313,7 +313,7 @@ def test_a_merge_overtaken_by_a_compaction_of_other_files_keeps_what_it_has_writ
 def test_a_merge_overtaken_by_a_compaction_of_some_of_its_files_looks_at_the_joined_ones_only(
     sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink_module, "REWRITE_IN_TASKS_BYTES", -1)
+    monkeypatch.setattr(rewrite, "REWRITE_IN_TASKS_BYTES", -1)
     wanted = changes(*((UPDATE, key, order(key, "new")) for key in range(5, 400, 10)), (INSERT, 500, order(500)))
     joined: list[Compacted | None] = []
     step = replace(EAGER, step_bytes=1)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 from pyarrow.fs import FileSelector
 from pyspark.sql import SparkSession
 
 from devkit.comparer import compare_delta
+from devkit.lake import read_lake
 from devkit.mysql import MySqlServer
 from devkit.object_store import ObjectStore
 from tests.system.live_job import LiveJob, live_job, writing
@@ -36,7 +37,7 @@ def settings_for(store: ObjectStore, **options: str) -> dict[str, object]:
 
 def differences(job: LiveJob, store: ObjectStore, folder: Path) -> int:
     """Compared by way of a local copy."""
-    found = DeltaTable(f"{store.url}/lake/orders", storage_options=store.options).to_pyarrow_table()
+    found = read_lake(f"{store.url}/lake/orders", options=store.options)
     write_deltalake(folder / "copy", found, mode="overwrite")
     with job.case.server.connect() as connection:
         return len(compare_delta(connection, job.case.database, "orders", ("id",), folder / "copy"))

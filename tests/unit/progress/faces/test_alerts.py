@@ -230,3 +230,16 @@ def test_history_forgets_alerts_when_the_job_ends() -> None:
     assert [alert.id for alert in history.alerts] == [AlertId.VNODE_STALLED]
     history.add(_JOB.report(replace(state, failure=Failure(Epoch(5), "it broke")), replace(RUNNING, driver="")), 700.5)
     assert history.alerts == ()
+
+
+def test_epochs_that_take_longer_are_told_with_the_reason_and_what_to_turn() -> None:
+    history = History()
+    slower = replace(RUNNING, lengthened=4, lengthened_by="the target's log grew by 70 MB in a minute")
+    history.add(_JOB.report(_JOB.live(), slower), 10.0)
+    (alert,) = history.alerts
+    assert alert.id is AlertId.EPOCHS_LENGTHENED
+    assert "4 times as long as configured: the target's log grew by 70 MB" in alert.message
+    assert "epoch.live" in alert.hint
+    assert "sink.delta.target_file_size" in alert.hint
+    history.add(_JOB.report(_JOB.live(), RUNNING), 20.0)
+    assert history.alerts == ()

@@ -11,6 +11,7 @@ from pathlib import Path
 from progress.faces.alerts import Alert, AlertId, Retention
 from progress.faces.metrics import CdcBackfillMetrics, MetricsReporter
 from progress.state.backfill_state import Phase
+from progress.state.target_health import TargetHealth, VectorHealth
 from tests.job_reports import RUNNING, ImaginaryJob
 from vnode_backfill.words.epoch import Actor, BarrierKind
 
@@ -53,6 +54,20 @@ def test_counters_do_not_fall_when_a_driver_starts_again_from_an_older_commit() 
     MetricsReporter(metrics).show(earlier)
     assert value(metrics, "snapshot_rows_total") == later.rows > earlier.rows
     assert value(metrics, "epochs_total") == 12
+
+
+def test_shape_of_the_target_is_taken_over() -> None:
+    metrics = CdcBackfillMetrics()
+    health = TargetHealth(3, 100, 40, 7, 70, 60, 20, VectorHealth(10, 50))
+    seen = replace(RUNNING, lake_age_seconds=2.5, target=health, lengthened=4)
+    MetricsReporter(metrics).show(_JOB.report(_JOB.live(), seen))
+    figures = ("lake_age_seconds", "vector_share", "fold_debt_bytes", "write_amplification", "epoch_lengthening")
+    assert [value(metrics, name) for name in figures] == [2.5, 0.25, 50, 3, 4]
+    assert (value(metrics, "target_files"), value(metrics, "target_bytes")) == (3, 100)
+    assert (value(metrics, "target_written_bytes_total"), value(metrics, "target_changed_bytes_total")) == (60, 20)
+    MetricsReporter(metrics).show(_JOB.report(_JOB.live(), replace(seen, target=replace(health, vectors=None))))
+    unknown = [value(metrics, name) for name in ("vector_share", "fold_debt_bytes")]
+    assert all(each is not None and math.isnan(each) for each in unknown)
 
 
 def test_unknown_is_not_zero() -> None:

@@ -39,6 +39,7 @@ from progress.state.report import (
     VnodeProgress,
     WorkerProgress,
 )
+from progress.state.target_health import TargetHealth, VectorHealth
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key import VnodeId
 
@@ -348,3 +349,20 @@ def test_face_and_stream_decide_the_form() -> None:
 
 def _view(stream: TextIO, term: str = "xterm") -> Reporter:
     return open_view("terminal", stream, environ={"TERM": term})
+
+
+def test_age_and_shape_of_the_lake_are_shown_as_far_as_they_apply() -> None:
+    health = TargetHealth(42, 10**9, 1000, 7, 70, 310, 100, VectorHealth(13, 12_000_000))
+    seen = replace(SEEN, lake_age_seconds=2.4, target=health)
+
+    def lake(seen: Observed) -> str:
+        return next(line for line in status_text(replace(report(), observed=seen)).splitlines() if "lake  " in line)
+
+    assert (
+        lake(seen) == "lake       2.4 s old, 42 files, 1.3 % gone, 12.0 MB to fold, 3.1 bytes written per byte changed"
+    )
+    rewritten = replace(seen, target=replace(health, vectors=None))
+    assert lake(rewritten) == "lake       2.4 s old, 42 files, 3.1 bytes written per byte changed"
+    assert lake(replace(seen, target=None)) == "lake       2.4 s old"
+    slower = replace(report(), observed=replace(seen, lengthened=8, lengthened_by="its log grows"))
+    assert "slower     epochs take 8 times as long: its log grows" in status_text(slower)

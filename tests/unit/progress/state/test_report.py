@@ -23,6 +23,7 @@ from progress.state.report import (
     phase_of,
     report_of,
 )
+from progress.state.target_health import TargetHealth, VectorHealth
 from tests.unit.progress.state.state_examples import at, beginning, plan_with
 from vnode_backfill.words.epoch import Epoch
 
@@ -186,8 +187,8 @@ def test_json_has_the_documented_keys() -> None:
     assert "\n" not in text
     documented = (
         "version job source sink phase percent rows estimated_rows ranges ranges_total rows_per_second eta_seconds "
-        "lag_seconds lag_bytes buffer_bytes rate_limit paused throttled_by epoch revision written applied driver "
-        "phases workers requests failure retry in_hand"
+        "lag_seconds lag_bytes buffer_bytes lake_age_seconds target lengthened rate_limit paused throttled_by epoch "
+        "revision written applied driver phases workers requests failure retry in_hand"
     )
     assert list(shown) == documented.split()
     assert (shown["version"], shown["phase"], shown["rows_per_second"]) == (1, "snapshot", 12.346)
@@ -196,6 +197,23 @@ def test_json_has_the_documented_keys() -> None:
     assert shown["requests"][0]["asked_at"] == "2026-03-01T12:00:00+00:00"
     assert sum(shown["phases"].values()) == 4
     assert list(shown["phases"]) == ["pending", "snapshot", "catch-up", "live"]
+
+
+def test_json_tells_the_shape_of_the_target_and_why_epochs_take_longer() -> None:
+    health = TargetHealth(3, 100, 40, 7, 70, 60, 20, VectorHealth(10, 50))
+    seen = Observed(lake_age_seconds=2.34567, target=health, lengthened=4, lengthened_by="its log grows")
+    shown = json.loads(report_of(SUBJECT, ESTIMATES, live(), seen).to_json())
+    assert shown["lake_age_seconds"] == 2.346
+    assert shown["target"] == {
+        "files": 3, "bytes": 100, "rows": 40, "gone_rows": 10, "vector_share": 0.25, "fold_debt_bytes": 50,
+        "log_bytes": 7, "written_bytes": 60, "changed_bytes": 20, "write_amplification": 3.0,
+    }  # fmt: skip
+    assert shown["lengthened"] == {"factor": 4, "reason": "its log grows"}
+    without = replace(seen, target=replace(health, vectors=None, changed_bytes=0), lengthened=1)
+    shown = json.loads(report_of(SUBJECT, ESTIMATES, live(), without).to_json())
+    unknown = ("gone_rows", "vector_share", "fold_debt_bytes", "write_amplification")
+    assert [shown["target"][name] for name in unknown] == [None] * 4
+    assert shown["lengthened"] is None
 
 
 def test_vnodes_are_in_the_json_only_if_asked_for() -> None:

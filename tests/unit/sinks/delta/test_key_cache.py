@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from vnode_backfill.delta.files import DataFile
+from vnode_backfill.delta.parquet import read_columns
 from vnode_backfill.delta.storage import Storage
+from vnode_backfill.sinks.delta import key_cache
 from vnode_backfill.sinks.delta.key_cache import KeyCache
 from vnode_backfill.words.errors import SinkError
 
@@ -61,6 +63,20 @@ def found(cache: KeyCache, table: Storage, file: DataFile, schema: pa.Schema = N
 EXPECTED = [(0, 2), (994, 0)]
 
 
+def kept(cache: KeyCache, table: Storage, file: DataFile, schema: pa.Schema = NUMBERS) -> list[tuple[int, int]]:
+    """Ask twice: the second time an index is made."""
+    first = found(cache, table, file, schema)
+    assert found(cache, table, file, schema) == first
+    return first
+
+
+def age(folder: Path, *names: str, seconds: float = 120) -> None:
+    """As if nobody had used these for so long."""
+    for path in [folder / name for name in names] or entries(folder):
+        before = path.stat().st_mtime - seconds
+        os.utime(path, (before, before))
+
+
 def entries(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
@@ -75,7 +91,7 @@ def test_a_kept_index_answers_without_the_file_in_this_process_and_in_another(
     table: Storage, file: DataFile, folder: Path, schema: pa.Schema
 ) -> None:
     cache = KeyCache(folder, KEPT)
-    assert found(cache, table, file, schema) == EXPECTED
+    assert kept(cache, table, file, schema) == EXPECTED
     forget_the_file(table, file)
     assert found(cache, table, file, schema) == EXPECTED
     assert found(KeyCache(folder, KEPT), table, file, schema) == EXPECTED
@@ -90,7 +106,7 @@ def test_rows_without_a_key_and_files_without_rows_are_kept_too(
     for name, rows, expected in (("e", sparse.slice(0, 0), []), ("s", sparse, [(1, 0), (3, 2)])):
         pq.write_table(rows, Path(table.path) / name)
         for _ in range(2):
-            assert found(KeyCache(folder, KEPT), table, DataFile(name, 0, None, (), ()), schema) == expected
+            assert kept(KeyCache(folder, KEPT), table, DataFile(name, 0, None, (), ()), schema) == expected
 
 
 def cut(path: Path) -> None:
@@ -136,18 +152,18 @@ def lost(path: Path) -> None:
 def test_a_harmed_index_is_made_again(
     table: Storage, file: DataFile, folder: Path, harm: Callable[[Path], None], schema: pa.Schema
 ) -> None:
-    found(KeyCache(folder, KEPT), table, file, schema)
-    (kept,) = entries(folder)
-    whole = kept.stat().st_size
-    harm(kept)
-    assert found(KeyCache(folder, KEPT), table, file, schema) == EXPECTED
-    assert entries(folder) == [kept]
-    assert not kept.is_symlink()
-    assert kept.stat().st_size == whole
+    kept(KeyCache(folder, KEPT), table, file, schema)
+    (index,) = entries(folder)
+    whole = index.stat().st_size
+    harm(index)
+    assert kept(KeyCache(folder, KEPT), table, file, schema) == EXPECTED
+    assert entries(folder) == [index]
+    assert not index.is_symlink()
+    assert index.stat().st_size == whole
 
 
 def test_a_damaged_index_is_not_used_even_if_the_file_is_gone(table: Storage, file: DataFile, folder: Path) -> None:
-    found(KeyCache(folder, KEPT), table, file)
+    kept(KeyCache(folder, KEPT), table, file)
     zero_at_the_end(*entries(folder))
     forget_the_file(table, file)
     with pytest.raises(SinkError, match=r"a\.parquet cannot be read"):
@@ -155,7 +171,7 @@ def test_a_damaged_index_is_not_used_even_if_the_file_is_gone(table: Storage, fi
 
 
 def test_an_index_of_another_format_is_not_used(table: Storage, file: DataFile, folder: Path) -> None:
-    found(KeyCache(folder, KEPT), table, file)
+    kept(KeyCache(folder, KEPT), table, file)
     other_format(*entries(folder))
     forget_the_file(table, file)
     with pytest.raises(SinkError, match=r"a\.parquet cannot be read"):
@@ -164,7 +180,7 @@ def test_an_index_of_another_format_is_not_used(table: Storage, file: DataFile, 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
 def test_a_file_of_another_user_is_not_mapped(table: Storage, file: DataFile, folder: Path) -> None:
-    found(KeyCache(folder, KEPT), table, file)
+    kept(KeyCache(folder, KEPT), table, file)
     os.chown(entries(folder)[0], 65534, 65534)
     forget_the_file(table, file)
     with pytest.raises(SinkError, match=r"a\.parquet cannot be read"):
@@ -182,7 +198,7 @@ def test_an_index_is_never_seen_half_written(
         return rename(path, target)
 
     monkeypatch.setattr(Path, "replace", noted)
-    assert found(KeyCache(folder, KEPT), table, file) == EXPECTED
+    assert kept(KeyCache(folder, KEPT), table, file) == EXPECTED
     assert renamed == [(".draft", False)]
     assert [path.suffix for path in entries(folder)] == [".keys"]
 
@@ -191,7 +207,7 @@ def test_an_index_that_is_deleted_while_it_is_mapped_goes_on_answering(
     table: Storage, file: DataFile, folder: Path
 ) -> None:
     cache = KeyCache(folder, KEPT)
-    found(cache, table, file, TEXTS)
+    kept(cache, table, file, TEXTS)
     forget_the_file(table, file)
     entries(folder)[0].unlink()
     assert found(cache, table, file, TEXTS) == EXPECTED
@@ -201,13 +217,13 @@ def test_another_table_another_file_and_another_type_have_another_index(
     table: Storage, file: DataFile, folder: Path, tmp_path: Path
 ) -> None:
     cache = KeyCache(folder, KEPT)
-    found(cache, table, file)
+    kept(cache, table, file)
     other = Storage.of(str(tmp_path / "other"))
     other.make_folder()
     add_file(other, "a.parquet", first=5000)
-    assert found(cache, other, file) == [(999, 1)]
-    assert found(cache, table, add_file(table, "b.parquet", first=5000)) == [(999, 1)]
-    found(cache, table, file, pa.schema([("n", pa.decimal128(20, 0))]))
+    assert kept(cache, other, file) == [(999, 1)]
+    assert kept(cache, table, add_file(table, "b.parquet", first=5000)) == [(999, 1)]
+    kept(cache, table, file, pa.schema([("n", pa.decimal128(20, 0))]))
     assert len(entries(folder)) == 4
     assert found(cache, table, replace(file, size=7)) == EXPECTED
     assert len(entries(folder)) == 4
@@ -216,11 +232,12 @@ def test_another_table_another_file_and_another_type_have_another_index(
 def test_the_index_used_least_recently_goes_first(table: Storage, folder: Path) -> None:
     files = [add_file(table, f"{number}.parquet") for number in range(4)]
     cache = KeyCache(folder, KEPT)
-    found(cache, table, files[0])
+    kept(cache, table, files[0])
     size = entries(folder)[0].stat().st_size
     small = KeyCache(folder, 3 * size)
     for number in (0, 1, 2, 0, 3):
-        found(small, table, files[number])
+        age(folder, seconds=100)
+        kept(small, table, files[number])
     assert sum(path.stat().st_size for path in entries(folder)) == 3 * size
     for number in (0, 2, 3):
         forget_the_file(table, files[number])
@@ -230,11 +247,46 @@ def test_the_index_used_least_recently_goes_first(table: Storage, folder: Path) 
         found(small, table, files[1])
 
 
+def test_an_index_is_made_when_a_file_is_asked_for_the_second_time(
+    table: Storage, file: DataFile, folder: Path
+) -> None:
+    cache = KeyCache(folder, KEPT)
+    assert found(cache, table, file) == EXPECTED
+    assert entries(folder) == []
+    assert found(cache, table, file) == EXPECTED
+    assert len(entries(folder)) == 1
+
+
+def test_an_index_that_is_in_use_goes_for_no_other_and_none_is_made_in_vain(
+    table: Storage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each epoch touches all files, and there is room for two of three."""
+    files = [add_file(table, f"{number}.parquet") for number in range(3)]
+    kept(KeyCache(folder, KEPT), table, files[0])
+    cache = KeyCache(folder, 2 * entries(folder)[0].stat().st_size)
+    made: list[str] = []
+
+    def noted(storage: Storage, path: str, schema: pa.Schema) -> pa.Table:
+        made.append(path)
+        return read_columns(storage, path, schema)
+
+    monkeypatch.setattr(key_cache, "read_columns", noted)
+    for _ in range(6):
+        assert [found(cache, table, file) for file in files] == [EXPECTED] * 3
+    assert made == ["1.parquet", "2.parquet"]
+    age(folder)
+    monkeypatch.setattr(key_cache, "_FULL_SECONDS", 0.0)
+    cache = KeyCache(folder, 2 * entries(folder)[0].stat().st_size)
+    assert kept(cache, table, files[2]) == EXPECTED
+    assert made[2:] == ["2.parquet"]
+    assert len(entries(folder)) == 2
+
+
 def test_what_killed_processes_left_behind_goes_too(table: Storage, file: DataFile, folder: Path) -> None:
     cache = KeyCache(folder, 40_000)
     (folder / "0.draft").write_bytes(bytes(39_000))
     os.utime(folder / "0.draft", (0, 0))
-    found(cache, table, file)
+    kept(cache, table, file)
     assert [path.suffix for path in entries(folder)] == [".keys"]
 
 
@@ -243,7 +295,7 @@ def test_an_index_larger_than_the_limit_is_not_kept_and_displaces_nothing(
 ) -> None:
     cache = KeyCache(folder, 1000)
     (folder / "x.keys").write_bytes(b"")
-    assert found(cache, table, file) == EXPECTED
+    assert kept(cache, table, file) == EXPECTED
     assert [path.name for path in entries(folder)] == ["x.keys"]
 
 
@@ -271,14 +323,14 @@ def test_a_disk_that_takes_nothing_does_no_harm(table: Storage, file: DataFile, 
     cache = KeyCache(folder, KEPT)
     folder.rmdir()
     folder.write_bytes(b"not a folder")
-    assert found(cache, table, file) == EXPECTED
+    assert kept(cache, table, file) == EXPECTED
 
 
 def test_two_processes_that_make_the_same_index_at_once_leave_one(table: Storage, file: DataFile, folder: Path) -> None:
     program = (
         "import sys; from tests.unit.sinks.delta.test_key_cache import *;"
         "print('ready', flush=True); sys.stdin.readline();"
-        "print(found(KeyCache(Path(sys.argv[1]), KEPT), Storage.of(sys.argv[2]), DataFile('a.parquet', 0, None, (), ()), TEXTS))"
+        "print(kept(KeyCache(Path(sys.argv[1]), KEPT), Storage.of(sys.argv[2]), DataFile('a.parquet', 0, None, (), ()), TEXTS))"
     )
     line = [sys.executable, "-c", program, str(folder), table.path]
     both = [
