@@ -17,9 +17,7 @@ file that is removed in between counts as live, and one that is added in between
 
 from __future__ import annotations
 
-import base64
 import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,13 +27,10 @@ from vnode_backfill.delta.files import DeletionVector
 from vnode_backfill.delta.log.actions import Action
 from vnode_backfill.delta.log.replay import TableVersion, in_threads
 from vnode_backfill.delta.storage import Storage, StoredFile
+from vnode_backfill.delta.vectors import FOLDER, vector_path
 
-VECTORS_FOLDER = "_dv"
 UNCOMMITTED_HOURS = 24
 """A file that was never committed is left alone for so long, whatever the retention."""
-_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_ENCODED = 20
 _OF_EPOCH = re.compile(r"e(\d+)-")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -78,23 +73,10 @@ def swept(storage: Storage, paths: Iterable[str]) -> list[str]:
     return gone
 
 
-def vector_path(vector: DeletionVector) -> str | None:
-    """The file that holds the vector, below the table's folder or absolute; None if the log itself holds it."""
-    match vector.storage:
-        case "u":
-            folder, encoded = vector.place[:-_ENCODED], vector.place[-_ENCODED:]
-            number = uuid.UUID(bytes=base64.b85decode(encoded.encode().translate(bytes.maketrans(_Z85, _B85))))
-            return f"{folder}/deletion_vector_{number}.bin" if folder else f"deletion_vector_{number}.bin"
-        case "p":
-            return unquote(vector.place)
-        case _:
-            return None
-
-
 def _is_looked_at(path: str) -> bool:
     folders = path.split("/")
     hidden = [part for part in folders if part.startswith(("_", "."))]
-    return not hidden or (hidden == [VECTORS_FOLDER] and folders[0] == VECTORS_FOLDER)
+    return not hidden or (hidden == [FOLDER] and folders[0] == FOLDER)
 
 
 def _last_removed(removals: Iterable[Action]) -> Mapping[str, datetime]:

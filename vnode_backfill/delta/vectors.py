@@ -78,6 +78,18 @@ def read_vector(storage: Storage, vector: DeletionVector) -> Rows:
     return rows
 
 
+def vector_path(vector: DeletionVector) -> str | None:
+    """The file that holds a vector, below the table's folder or absolute; None if the log itself holds it."""
+    match vector.storage:
+        case "u":
+            folder, encoded = vector.place[:-_UUID_LETTERS], vector.place[-_UUID_LETTERS:]
+            return _file_name(folder, UUID(bytes=_from_z85(encoded)))
+        case "p":
+            return _absolute(vector.place)
+        case _:
+            return None
+
+
 class VectorCache:
     """Keeps the vectors used last, up to `limit_bytes`. Threads may share it.
 
@@ -169,14 +181,14 @@ def _checked(where: str, vector: DeletionVector, held: bytes) -> bytes:
 
 def _place(storage: Storage, vector: DeletionVector) -> tuple[Storage, str]:
     """The folder and the path in it."""
-    if vector.storage == "u":
-        prefix, encoded = vector.place[:-_UUID_LETTERS], vector.place[-_UUID_LETTERS:]
-        try:
-            return storage, _file_name(prefix, UUID(bytes=_from_z85(encoded)))
-        except ValueError as error:
-            raise _damaged("in the table's log", f"{vector.place!r}: {error}") from error
-    if vector.storage == "p":
-        folder, _, name = _absolute(vector.place).rpartition("/")
+    try:
+        path = vector_path(vector)
+    except ValueError as error:
+        raise _damaged("in the table's log", f"{vector.place!r}: {error}") from error
+    if path is not None and vector.storage == "u":
+        return storage, path
+    if path is not None:
+        folder, _, name = path.rpartition("/")
         return Storage.of(folder or "/", dict(storage.options)), name
     raise SinkError(
         f"a deletion vector of {storage.path} has the storage type {vector.storage!r}, which is not known",

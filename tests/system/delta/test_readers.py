@@ -22,7 +22,7 @@ from vnode_backfill.delta.log.names import LOG
 from vnode_backfill.delta.log.replay import newest
 from vnode_backfill.delta.parquet import FileLayout, write_files
 from vnode_backfill.delta.storage import Storage
-from vnode_backfill.delta.sweep import vector_path
+from vnode_backfill.delta.vectors import vector_path
 from vnode_backfill.words.epoch import Epoch
 
 SCHEMA = pa.schema({"id": pa.int64(), "at": pa.timestamp("us"), "name": pa.string()})

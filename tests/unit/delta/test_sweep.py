@@ -16,7 +16,8 @@ from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.files import DeletionVector, Masked
 from vnode_backfill.delta.log.names import LOG
 from vnode_backfill.delta.log.replay import TableVersion, tombstones
-from vnode_backfill.delta.sweep import Sweep, vector_path
+from vnode_backfill.delta.sweep import Sweep
+from vnode_backfill.delta.vectors import vector_path
 from vnode_backfill.words.epoch import Epoch
 
 RETENTION = timedelta(hours=48)
