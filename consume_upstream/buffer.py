@@ -10,6 +10,9 @@ layout. Files are sorted by it and cut into small row groups, so that a worker r
 epoch has a few files, never one per vnode. After a plan extension a change may belong to another vnode than the one
 stored; `files` is then asked without vnodes.
 
+A file has the columns of one version of the table's definition, that of its epoch. The Delta schema of the buffer is
+the first one: nothing but this module reads the buffer, and it reads each file as it is.
+
     epoch  file                        row groups by vnode        read by the worker of vnodes 0-127
     41     e41-p0-….parquet            0-90 | 91-170 | 171-255    the first two
     41     e41-p10000-….parquet        3-255                      all of it
@@ -28,6 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt
+from consume_upstream.log.statement import FoundStatement
 from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.files import DataFile, FileReceipt, Value
 from vnode_backfill.delta.log.replay import TableVersion
@@ -51,6 +55,7 @@ from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import OvertakenError, PlanRefusedError, SinkUnavailableError, StateError
 from vnode_backfill.words.key import VnodeId
+from vnode_backfill.words.lift import NO_LIFTS, Lifts, columns_before, lifted
 
 _BUFFER, _TRIES = "buffer", 5
 _BOUNDED = (VNODE, EPOCH, FILE, POS)
@@ -58,7 +63,8 @@ _ROW_GROUP_ROWS = 8_192
 """256 vnodes share a full file of 200,000 changes in 25 row groups of about ten vnodes. One of four workers reads a
 quarter of it."""
 _NO_LIMIT = 1 << 62
-_VERSION = 1
+_VERSION, _CUT_VERSION = 1, 2
+"""A note with a cut has a version of its own: earlier releases would take the whole stretch of the log for captured."""
 _TRIMS_PER_VACUUM = 50
 Result = TypeVar("Result")
 
@@ -68,7 +74,8 @@ class BufferNote:
     """What an epoch's buffer commit says of itself.
 
     `visible` and `missing` decided about dropped changes; of `read` changes `kept` were not dropped; `newest` is the
-    time of the newest event in seconds since 1970, 0 if there was none.
+    time of the newest event in seconds since 1970, 0 if there was none. `cut` is the statement before which the stretch
+    of the log ended, `passed` are those that concern the table and change nothing.
     """
 
     visible: VisibleAt
@@ -76,23 +83,27 @@ class BufferNote:
     kept: int
     read: int = 0
     newest: int = 0
+    cut: FoundStatement | None = None
+    passed: tuple[FoundStatement, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(
             {
-                "v": _VERSION,
+                "v": _CUT_VERSION if self.cut else _VERSION,
                 "visible": self.visible.position.to_json(),
                 "missing": [[transaction.gtid, transaction.start.to_json()] for transaction in self.missing],
                 "kept": self.kept,
                 "read": self.read,
                 "newest": self.newest,
+                **({"cut": _statement_to_json(self.cut)} if self.cut else {}),
+                **({"passed": [_statement_to_json(each) for each in self.passed]} if self.passed else {}),
             }
         )
 
     @classmethod
     def from_json(cls, text: str) -> BufferNote:
         stored = json.loads(text)
-        if stored.get("v") != _VERSION:
+        if stored.get("v") not in (_VERSION, _CUT_VERSION):
             raise StateError(
                 f"a note of the change buffer has the unknown version {stored.get('v')!r}", detail=text[:500]
             )
@@ -102,7 +113,20 @@ class BufferNote:
             kept=int(stored["kept"]),
             read=int(stored["read"]),
             newest=int(stored["newest"]),
+            cut=_statement_from_json(stored["cut"]) if "cut" in stored else None,
+            passed=tuple(_statement_from_json(each) for each in stored.get("passed", ())),
         )
+
+
+def _statement_to_json(found: FoundStatement) -> list[str | int]:
+    return [found.before.to_json(), found.after.to_json(), found.text, found.gtid, found.logged_at]
+
+
+def _statement_from_json(stored: Sequence[str | int]) -> FoundStatement:
+    before, after, text, gtid, logged_at = stored
+    return FoundStatement(
+        CdcOffset.from_json(str(before)), CdcOffset.from_json(str(after)), str(text), str(gtid), int(logged_at)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +180,11 @@ class BufferReader:
 
     storage: Storage
     schema: pa.Schema
+    lifts: Lifts = NO_LIFTS
 
     def read(self, file: BufferFile) -> Iterator[pa.RecordBatch]:
         """The changes of a file, row group by row group, without those groups that hold nothing asked for."""
+        steps = self.lifts.of_epoch(file.epoch)
         with (
             storage_errors(f"changes cannot be read from {self.storage.path}"),
             self.storage.filesystem().open_input_file(file.path) as source,
@@ -166,9 +192,13 @@ class BufferReader:
             parquet = pq.ParquetFile(source)
             groups = [g for g in range(parquet.num_row_groups) if _wanted(parquet.metadata.row_group(g), file.vnodes)]
             if groups:
-                yield from parquet.iter_batches(
-                    batch_size=_ROW_GROUP_ROWS, row_groups=groups, columns=self.schema.names, use_threads=False
+                batches = parquet.iter_batches(
+                    batch_size=_ROW_GROUP_ROWS,
+                    row_groups=groups,
+                    columns=columns_before(self.schema.names, steps),
+                    use_threads=False,
                 )
+                yield from (lifted(batch, steps, self.schema) for batch in batches) if steps else batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +209,7 @@ class BufferFile:
     size: int
     rows: int
     vnodes: VnodeBitmap | None
+    epoch: Epoch = Epoch(0)
 
 
 class ChangeBuffer:
@@ -217,15 +248,22 @@ class ChangeBuffer:
             "delta.checkpointInterval": "25",
         }
 
-    def writer(self) -> BufferWriter:
-        return BufferWriter(self._storage, self._schema)
+    def writer(self, definition: TableDefinition | None = None) -> BufferWriter:
+        return BufferWriter(self._storage, buffer_schema(definition) if definition else self._schema)
 
-    def reader(self, *, before: bool = False) -> BufferReader:
-        """Reads the after-images, and with `before` the before-images too."""
-        image = [column.name for column in self._definition.columns]
+    def reader(
+        self, *, before: bool = False, definition: TableDefinition | None = None, lifts: Lifts | None = None
+    ) -> BufferReader:
+        """Reads the after-images, and with `before` the before-images too, as rows of `definition`.
+
+        `lifts` says how changes of earlier versions become such rows.
+        """
+        definition = definition or self._definition
+        schema, image = buffer_schema(definition), [column.name for column in definition.columns]
         old = [BEFORE_PREFIX + name for name in image] if before else []
         names = (*OFFSET_COLUMNS, OP, *image, *old)
-        return BufferReader(self._storage, pa.schema([self._schema.field(name) for name in names]))
+        wanted = pa.schema([schema.field(name) for name in names])
+        return BufferReader(self._storage, wanted, lifts or NO_LIFTS)
 
     def landed(self, epoch: Epoch) -> BufferNote | None:
         """The note of this epoch's commit, or None if it has not landed."""
@@ -267,7 +305,8 @@ class ChangeBuffer:
             trusted = trusted_since is not None and bounds.epoch >= trusted_since
             if bounds.beyond(upto) or bounds.done(lowest) or (trusted and not _any_vnode(wanted, bounds.vnodes)):
                 continue
-            chosen.append(BufferFile(file.path, file.size, file.rows or 0, wanted if trusted else None))
+            asked = wanted if trusted else None
+            chosen.append(BufferFile(file.path, file.size, file.rows or 0, asked, Epoch(bounds.epoch)))
         return chosen
 
     def trim(self, upto: CdcOffset) -> int:

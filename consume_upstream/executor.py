@@ -11,6 +11,8 @@ it is:
   piece up to there is visible. Whether an earlier piece ends the prefix is known afterwards. If one does, the later
   pieces are consumed again with that prefix. Their first files were never committed and are swept up.
 - A change of the key is two changes, a delete of the old key (half 0) and an insert of the new one (half 1).
+- A statement that may change the table ends the stretch before it. What pieces after it have found or failed at does
+  not count: their rows may have another definition. The note says where the stretch ended.
 
 Example, four transactions in two files, t2 not visible yet: file 7 holds t1 t2 t3, file 8 holds t4. t3 sets key 3 to
 `old`, t4 sets it to `new`. The first piece keeps t2 and t3, and reports t2 as missing. The second has dropped t4,
@@ -42,6 +44,7 @@ from consume_upstream.log.offset import (
     is_short_stretch,
     resolve,
 )
+from consume_upstream.log.statement import LogCut, MetStatements, PassedStatement
 from consume_upstream.mark import UpstreamMarks, mark_chunk, upstream_marks
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import BackfillState, Intent
@@ -52,6 +55,7 @@ from vnode_backfill.words import change
 from vnode_backfill.words.change import BEFORE_PREFIX, ChangeOp, Mark
 from vnode_backfill.words.columns import Kind, TableDefinition
 from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.errors import BackfillError
 from vnode_backfill.words.key_range import SplitPlan
 
 
@@ -83,6 +87,10 @@ class PieceConsumed:
     read: int
     missing: tuple[LoggedTransaction, ...]
     newest: int
+    cut: LogCut | None = None
+    passed: tuple[PassedStatement, ...] = ()
+    error: BackfillError | None = None
+    """Why the piece was not read to its end."""
 
 
 class UpstreamTableExecutor:
@@ -100,6 +108,11 @@ class UpstreamTableExecutor:
         text = any(column.kind is Kind.STRING for column in table.definition.key_columns)
         self._tasks = readers // 2 if text else readers
 
+    def use(self, definition: TableDefinition) -> None:
+        """Read and buffer by this version of the definition from now on."""
+        if definition != self._table.definition:
+            self._table = self._table.with_definition(definition)
+
     def consume(
         self,
         spark: SparkContext | None,
@@ -110,7 +123,8 @@ class UpstreamTableExecutor:
     ) -> BufferNote:
         """Buffer the changes of `(state.written, intent.written]` and commit them as the intent's epoch.
 
-        `progress` gives each piece the means to report how many changes it has read.
+        The stretch ends before the first statement that may change the table. `progress` gives each piece the means to
+        report how many changes it has read.
         """
         landed = self._buffer.landed(intent.epoch)
         if landed is not None:
@@ -119,12 +133,12 @@ class UpstreamTableExecutor:
         run = partial(_consume_here, self._lend)
         if spark and self._tasks and not is_short_stretch(state.written, intent.written):
             run = partial(_consume_in_spark, spark, self._tasks)
-        done = run(pieces)
+        done = _up_to_cut(run(pieces))
         hole = _first_hole(done)
-        if hole is not None and hole + 1 < len(pieces):
+        if hole is not None and hole + 1 < len(done):
             prefix = done[hole].missing[0].start
-            again = [replace(piece, prefix=prefix) for piece in pieces[hole + 1 :]]
-            done = [*done[: hole + 1], *run(again)]
+            again = [replace(piece, prefix=prefix) for piece in pieces[hole + 1 : len(done)]]
+            done = _up_to_cut([*done[: hole + 1], *run(again)])
         if len(pieces) != 1:
             self._table.check_log(intent.written)
         return self._commit(state, intent, done)
@@ -136,20 +150,24 @@ class UpstreamTableExecutor:
             LogPiece(
                 table=self._table, plan=plan, marks=upstream_marks(state, plan), visible=intent.visible,
                 prefix=still[0].start if still else None, after=after, upto=upto, reader=number % self._readers,
-                writer=self._buffer.writer(), epoch=intent.epoch, part=number, memory=self._memory // self._readers,
+                writer=self._buffer.writer(self._table.definition), epoch=intent.epoch, part=number, memory=self._memory // self._readers,
             )
             for number, (after, upto) in enumerate(stretches)
         ]  # fmt: skip
 
     def _commit(self, state: BackfillState, intent: Intent, done: Sequence[PieceConsumed]) -> BufferNote:
         logged = [transaction for piece in done for transaction in piece.missing]
-        visible, missing = resolve(intent.visible, state.missing, logged, intent.written)
+        found = partial(self._table.found_statement, state.written, intent.written)
+        cut = found(done[-1].cut) if done and done[-1].cut else None
+        visible, missing = resolve(intent.visible, state.missing, logged, cut.before if cut else intent.written)
         note = BufferNote(
             visible=visible, missing=missing, kept=sum(piece.kept for piece in done),
             read=sum(piece.read for piece in done), newest=max((piece.newest for piece in done), default=0),
+            cut=cut, passed=tuple(found(each) for piece in done for each in piece.passed),
         )  # fmt: skip
         receipts = [receipt for piece in done for receipt in piece.receipts]
-        # Without a change to keep there is nothing to commit: the log does not change, so a repeat finds the same note.
+        # Without a change to keep there is nothing to commit: the log does not change, so a repeat finds the same note,
+        # and meets the same statement.
         return self._buffer.commit(intent.epoch, receipts, note) if receipts else note
 
 
@@ -169,6 +187,18 @@ def _consume_lane(lane: Sequence[LogPiece]) -> list[tuple[int, PieceConsumed]]:
     return [(piece.part, consume_piece(piece)) for piece in lane]
 
 
+def _up_to_cut(done: Sequence[PieceConsumed]) -> list[PieceConsumed]:
+    """The pieces up to the first that met a statement; one before it that failed raises."""
+    counted: list[PieceConsumed] = []
+    for piece in done:
+        if piece.error is not None:
+            raise piece.error
+        counted.append(piece)
+        if piece.cut is not None:
+            break
+    return counted
+
+
 def _first_hole(done: Sequence[PieceConsumed]) -> int | None:
     return next((number for number, piece in enumerate(done) if piece.missing), None)
 
@@ -180,13 +210,26 @@ def _still_missing(visible: Visibility, missing: Sequence[LoggedTransaction]) ->
 
 
 def consume_piece(piece: LogPiece, lend: LendSession | None = None) -> PieceConsumed:
-    """Read, mark and write one piece in bounded memory: kept changes are written whenever they fill their share."""
+    """Read, mark and write one piece in bounded memory: kept changes are written whenever they fill their share.
+
+    What it fails at for good is part of the answer: it does not count if a piece before this one meets a statement.
+    """
+    try:
+        return _consumed(piece, lend)
+    except BackfillError as error:
+        if error.retryable or piece.part == 0:
+            raise
+        return PieceConsumed((), 0, 0, (), 0, error=error)
+
+
+def _consumed(piece: LogPiece, lend: LendSession | None) -> PieceConsumed:
+    met = MetStatements()
     missing: dict[CdcOffset, LoggedTransaction] = {}
     receipts: list[FileReceipt] = []
     waiting: list[pa.Table] = []
     read = kept = newest = 0
     with KeyOrder(piece.table, piece.plan, lend) as order:
-        for batch in piece.table.read_log(piece.after, piece.upto, piece.reader):
+        for batch in piece.table.read_log(piece.after, piece.upto, piece.reader, met):
             _note_missing(piece, batch, missing)
             changes = changes_of(batch, piece.table.definition)
             read += len(batch)
@@ -200,7 +243,7 @@ def consume_piece(piece: LogPiece, lend: LendSession | None = None) -> PieceCons
                 receipts.append(_write(piece, len(receipts), waiting))
     if any(map(len, waiting)):
         receipts.append(_write(piece, len(receipts), waiting))
-    return PieceConsumed(tuple(receipts), kept, read, tuple(missing.values()), newest)
+    return PieceConsumed(tuple(receipts), kept, read, tuple(missing.values()), newest, met.cut, tuple(met.passed))
 
 
 def _write(piece: LogPiece, number: int, waiting: list[pa.Table]) -> FileReceipt:

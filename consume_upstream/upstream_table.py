@@ -27,10 +27,12 @@ import pyarrow as pa
 
 from consume_upstream.log.offset import CdcOffset, Visibility
 from consume_upstream.log.source_log import SourceLog
+from consume_upstream.log.statement import FoundStatement, LogCut, MetStatements, PassedStatement
 from vnode_backfill.words.columns import Column, TableDefinition
 from vnode_backfill.words.key import Key
 from vnode_backfill.words.key_range import Bound, KeyRange
 from vnode_backfill.words.plan import TableFacts
+from vnode_backfill.words.schema_change import StatementEffect
 
 if TYPE_CHECKING:
     from consume_upstream.log.batch import LogBatch
@@ -285,12 +287,21 @@ class UpstreamLog(Protocol):
         """The number of a reader of the log that is not one of a running job's."""
         ...
 
-    def read_log(self, after: CdcOffset, upto: CdcOffset, reader: int = 0) -> Iterator[LogBatch]:
+    def read_log(
+        self, after: CdcOffset, upto: CdcOffset, reader: int = 0, met: MetStatements | None = None
+    ) -> Iterator[LogBatch]:
         """Every change of the table in `(after, upto]`, in log order, or an error; never fewer.
+
+        With `met` a statement that may change the table ends the slice before it and is written down there. Without,
+        it raises.
 
         Both ends must be ends of transactions. Where `after` has the identity of its log, another log raises. Readers
         at work at the same time have different numbers.
         """
+        ...
+
+    def found_statement(self, after: CdcOffset, upto: CdcOffset, met: LogCut | PassedStatement) -> FoundStatement:
+        """The offsets around a statement that a reader of `(after, upto]` has met; a job can continue from both."""
         ...
 
     def may_hold_packed_transactions(self) -> bool:
@@ -320,6 +331,18 @@ class UpstreamTable(UpstreamLog, Protocol):
 
     def current_definition(self) -> TableDefinition:
         """The definition as it is now."""
+        ...
+
+    def with_definition(self, definition: TableDefinition) -> Self:
+        """The same table, read by another version of its definition."""
+        ...
+
+    def effect_of(self, found: FoundStatement, *, keep_partitions: bool = False) -> StatementEffect | None:
+        """What a statement in the log has done to the table that had this definition before it.
+
+        None if that cannot be said yet: a table that is gone may come back within a minute. With `keep_partitions` a
+        statement that only takes away the rows of partitions has no effect.
+        """
         ...
 
     def estimated_size(self) -> TableSize: ...

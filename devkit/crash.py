@@ -4,6 +4,7 @@
 once when the third `MergeEpoch` has been carried out, before its report is acted on. `after:MergeEpoch:3@live` counts
 only orders of epochs in which the whole job is live; the phases are `snapshot`, `catch-up` and `live`.
 `before:CreateJob` dies when everything of a new job has been written except the state that makes it exist.
+`before:RenewJob` dies when a new copy of the table could begin and the job's state does not say so yet.
 `before:WriteHandoff` dies when a copy has ended and its file does not say so yet.
 """
 
@@ -82,6 +83,8 @@ def plant_outside_the_loop(bomb: Bomb) -> None:
 
     if bomb.order == "CreateJob":
         StateStore.create = die  # type: ignore[method-assign]
+    elif bomb.order == "RenewJob":
+        StateStore.begin_again = die  # type: ignore[method-assign]
     elif bomb.order == "WriteHandoff":
         handoff.write_handoff = die
 

@@ -1,7 +1,8 @@
 """Shows the whole product in a few minutes: live traffic, a kill -9 in the middle, and a comparison at the end.
 
 It starts a private MySQL (or MariaDB), fills a table and starts a writer. It runs the job into a local lake, kills it
-in the middle and starts it again. When the job is live it stops the writer and the job, and compares source and lake.
+in the middle and starts it again. When the job is live the table gets a column and an index, under the writer. When the
+lake has followed it stops the writer and the job, and compares source and lake.
 Everything it started is gone when it ends; the lake stays.
 """
 
@@ -28,6 +29,11 @@ from vnode_backfill.words.errors import StateError
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "conf" / "local.yaml"
 KILL_AT_PERCENT = 30.0
+STATEMENTS = (
+    "ALTER TABLE shop.orders ADD COLUMN channel VARCHAR(20) NOT NULL DEFAULT 'web'",
+    "CREATE INDEX by_channel ON shop.orders (channel)",
+)
+"""The writer does not know the new column."""
 
 
 class Demo:
@@ -52,6 +58,9 @@ class Demo:
             with self._timed("resumed and live"):
                 job = self._start()
                 self._wait(job, self._is_live)
+            with self._timed("a column and an index added, followed by the lake"):
+                self._change_table()
+                self._wait(job, self._has_followed)
         with self._timed("writer stopped, last changes applied"):
             job.send_signal(signal.SIGTERM)
             if job.wait() != 0:
@@ -88,6 +97,19 @@ class Demo:
         say(f"at {self._percent():.0f} %: kill -9 {job.pid}")
         job.kill()
         job.wait()
+
+    def _change_table(self) -> None:
+        with self._server.connect() as connection, connection.cursor() as cursor:
+            for statement in STATEMENTS:
+                say(f"mysql> {statement};")
+                cursor.execute(statement)
+
+    def _has_followed(self) -> bool:
+        report = read_report(self._config())
+        seen = report.definition
+        if seen is None or len(seen.statements) < len(STATEMENTS):
+            return False
+        return report.phase == "live" and seen.version == seen.in_target > 0
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "vnode_backfill", "run", "--config", str(CONFIG)]

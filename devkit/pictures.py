@@ -7,7 +7,7 @@ page shows its moment:
     page-snapshot   two thirds are copied
     page-phone      the same moment on a narrow screen
     page-live       the job has been live for a while (dark colours)
-    page-failed     an ALTER TABLE has stopped the job
+    page-failed     an ALTER TABLE has stopped the job, as `schema_changes: stop` demands
 
 Everything that was started is gone at the end.
 """
@@ -57,6 +57,7 @@ state: {{path: "./lake/_backfill"}}
 workers: 2
 epoch: {{backfill: 2s}}
 limits: {{rows_per_second: 6000, range_rows: 1000}}
+schema_changes: stop
 ui: {{port: {ui}}}
 """
 
@@ -87,6 +88,7 @@ class Pictures:
             narrow.close()
             self._command("throttle", "--off")
             self._wait(wide, job, _phase_is("live"))
+            self._execute("CREATE INDEX by_state ON shop.orders (state)")
             self._live_for(wide, job, LIVE_SECONDS)
             wide.set_dark(dark=True)
             self._shoot(wide, "page-live")

@@ -42,6 +42,8 @@ ERROR_MAX_EXECUTION_TIME = frozenset({1969, 3024})
 _ACCESS_DENIED = frozenset({1044, 1142, 1143, 1227, 1410})
 _LOGIN_DENIED = frozenset({1045, 1130, 1698, 1820, 1862, 3118, 3955, 4151})
 _TABLE_GONE = frozenset({1049, 1051, 1146})
+_TABLE_CHANGED = frozenset({1054, 1176, 1412})
+"""An unknown column, an index that is gone, a definition that changed under a read."""
 _NO_ROOM = frozenset({1040, 1203, 1226})
 _LOST = frozenset({
     0, 1040, 1042, 1043, 1047, 1053, 1077, 1078, 1079, 1080, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161,
@@ -49,9 +51,8 @@ _LOST = frozenset({
 })  # fmt: skip
 _CLEAR_TEXT = frozenset({"mysql_clear_password", "dialog"})
 TABLE_GONE_HINT = (
-    "It was dropped or renamed. If its rows are as they were, rename it back, "
-    "ask for `vnode-backfill resnapshot --all` and run the job again. "
-    "Otherwise `vnode-backfill drop` the job and create it again for the table as it is called now."
+    "It was dropped or renamed, or the account may no longer see it. Run the job: it ends where the table ended, "
+    "and copies the table again when it is there again."
 )
 # An explicit sql_mode: PAD_CHAR_TO_FULL_LENGTH, ANSI_QUOTES or NO_BACKSLASH_ESCAPES would change values or our SQL. The
 # net timeouts are how long the server waits for a reader that is busy writing what it has read.
@@ -342,6 +343,8 @@ def _translate(attempt: str, error: pymysql.err.Error) -> SourceError:
             "`SELECT user, host, plugin FROM mysql.user`: an account of another host has its own password."
         )
         return SourceError(f"the source denied {attempt}", detail=detail, hint=hint)
+    if number in _TABLE_CHANGED:
+        return SchemaChangedError(f"the source refused {attempt}: the table is not what it was", detail=detail)
     if number in _TABLE_GONE:
         return SchemaChangedError(
             f"a table or database is not there any more: the source refused {attempt}",

@@ -15,13 +15,14 @@ from consume_upstream.log.continuity import check_same_file
 from consume_upstream.log.identity import LogIdentity
 from consume_upstream.log.offset import CdcOffset, Visibility, era_shift
 from consume_upstream.log.source_log import FIRST_POSITION, SourceLog
+from consume_upstream.log.statement import FoundStatement, LogCut, MetStatements, PassedStatement
 from consume_upstream.mysql import sql
 from consume_upstream.mysql.binlog.events import LogPosition
 from consume_upstream.mysql.binlog.reader import LogBatch, read_log
 from consume_upstream.mysql.connection import SourceAddress, connect
 from consume_upstream.mysql.driver_source import DriverSource
 from consume_upstream.mysql.known_table import KnownTable
-from consume_upstream.mysql.positions import start
+from consume_upstream.mysql.positions import start, statements
 from consume_upstream.mysql.positions.file_identity import identity_now, take_identity
 from consume_upstream.mysql.positions.prepared import wait_for_prepared
 from consume_upstream.mysql.preflight.facts import has_packed_transactions, read_table_profile
@@ -36,6 +37,7 @@ from consume_upstream.upstream_table import TableSize
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import SourceError
 from vnode_backfill.words.key import Key
+from vnode_backfill.words.schema_change import StatementEffect
 
 __all__ = ["MySqlTable"]
 
@@ -62,6 +64,22 @@ class MySqlTable(KnownTable):
             identity = identify(connection)
         return cls(address, definition, identity, zero_dates, watermark_table, visibility_timeout, server_ids)
 
+    @classmethod
+    def known(
+        cls,
+        address: SourceAddress,
+        definition: TableDefinition,
+        *,
+        zero_dates: ZeroDates = "null",
+        watermark_table: str | None = None,
+        visibility_timeout: float = 60.0,
+        server_ids: tuple[int, int] = (5400, 5499),
+    ) -> Self:
+        """Ask the server who it is; the table is known by a stored definition."""
+        with connect(address) as connection:
+            identity = identify(connection)
+        return cls(address, definition, identity, zero_dates, watermark_table, visibility_timeout, server_ids)
+
     @property
     def server(self) -> str:
         return self.identity.server
@@ -78,6 +96,15 @@ class MySqlTable(KnownTable):
 
     def in_era(self, era: int) -> Self:
         return replace(self, era=era)
+
+    def with_definition(self, definition: TableDefinition) -> Self:
+        return replace(self, definition=definition)
+
+    def effect_of(self, found: FoundStatement, *, keep_partitions: bool = False) -> StatementEffect | None:
+        return statements.effect_of(self, found, keep_partitions=keep_partitions)
+
+    def found_statement(self, after: CdcOffset, upto: CdcOffset, met: LogCut | PassedStatement) -> FoundStatement:
+        return statements.found_statement(self, after, upto, met)
 
     def current_definition(self) -> TableDefinition:
         """As it is after every statement that is in the log by now."""
@@ -159,10 +186,12 @@ class MySqlTable(KnownTable):
         ends = [after, *starts, upto]
         return [(low, high) for low, high in pairwise(ends) if low < high]
 
-    def read_log(self, after: CdcOffset, upto: CdcOffset, reader: int = 0) -> Iterator[LogBatch]:
+    def read_log(
+        self, after: CdcOffset, upto: CdcOffset, reader: int = 0, met: MetStatements | None = None
+    ) -> Iterator[LogBatch]:
         """Every change of the table in `(after, upto]`, in log order, or an error.
 
-        Readers at work have different numbers.
+        Readers at work have different numbers. With `met` a statement about the table ends the slice before it.
         """
         first, last = self.server_ids
         if not 0 <= reader <= last - first:
@@ -181,6 +210,7 @@ class MySqlTable(KnownTable):
             stop,
             zero_dates=self.zero_dates,
             log=after.log,
+            met=met,
         )
         return (batch.shifted(era_shift(self.era)) for batch in batches) if self.era else batches
 

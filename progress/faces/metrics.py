@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 
 from progress.faces.alerts import RETENTION_UNKNOWN, Alert, AlertId, Retention
 from progress.state.backfill_state import Phase
-from progress.state.report import JobPhase, Report
+from progress.state.report import DefinitionProgress, JobPhase, Report
 from progress.state.target_health import TargetHealth
 from vnode_backfill.words.epoch import Actor, BarrierKind
 
@@ -64,6 +64,14 @@ class CdcBackfillMetrics:
         self._lake_age.set(_known(seen.lake_age_seconds))
         self._lengthened.set(seen.lengthened)
         self._observe_target(seen.target)
+        self._observe_definition(report.definition)
+
+    def _observe_definition(self, definition: DefinitionProgress | None) -> None:
+        if definition is None:
+            return
+        self._definition_version.set(definition.version)
+        self._target_definition_version.set(definition.in_target)
+        self._table_ended.set(bool(definition.ended))
 
     def _observe_target(self, target: TargetHealth | None) -> None:
         if target is None:
@@ -165,6 +173,11 @@ class CdcBackfillMetrics:
             gauge.set(math.nan)
         self._buffer_bytes.set(math.nan)
         self._make_target_gauges()
+        self._definition_version = self._gauge(
+            "definition_version", "How often the table's columns changed, as captured"
+        )
+        self._target_definition_version = self._gauge("target_definition_version", "The same, as the target has it")
+        self._table_ended = self._gauge("table_ended", "1 once the table was dropped or renamed away")
         self.observe_alerts(())
 
     def _make_target_gauges(self) -> None:

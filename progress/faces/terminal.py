@@ -36,6 +36,7 @@ __all__ = ["Face", "JsonLines", "PlainLines", "TerminalView", "frame_of", "line_
 
 MAX_CELLS = 1024
 _LABEL = 11
+_STATEMENTS_SHOWN = 5
 _SGR = {"dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1"}
 _PHASE_COLOUR = {Phase.PENDING: "dim", Phase.SNAPSHOT: "yellow", Phase.CATCH_UP: "cyan", Phase.LIVE: "green"}
 _JOB_COLOUR = {JobPhase.LIVE: "green", JobPhase.FAILED: "red", JobPhase.PAUSED: "cyan", JobPhase.STOPPED: "cyan"}
@@ -92,6 +93,7 @@ def status_text(report: Report, *, per_vnode: bool = False, glyphs: Glyphs | Non
     facts = [("driver", report.observed.driver or "nobody drives this job now")]
     if report.written is not None:
         facts.append(("position", f"captured up to {report.written}, applied up to {report.applied}"))
+    facts += _definition(report)
     facts += [("request", _request(each)) for each in report.requests]
     lines += [_one_line(f"{name:<{_LABEL}}{text}") for name, text in facts]
     if per_vnode:
@@ -305,6 +307,17 @@ def _lake(report: Report) -> str:
     return ", ".join(parts)
 
 
+def _definition(report: Report) -> list[tuple[str, str]]:
+    """Which definition is followed, and the last statements about the table; nothing if there were none."""
+    found = report.definition
+    if found is None or not (found.version or found.statements):
+        return []
+    behind = "" if found.in_target == found.version else f", the target has version {found.in_target}"
+    last = found.statements[-_STATEMENTS_SHOWN:]
+    shown = [("statement", f"{each.offset} ({each.effect}): {each.statement}") for each in last]
+    return [("definition", f"version {found.version}{behind}"), *shown]
+
+
 def _request(request: RequestProgress) -> str:
     asked = f"#{request.id} {request.kind}"
     if request.who:
@@ -326,6 +339,13 @@ def _trouble(report: Report) -> list[tuple[str, str, str]]:
         found.append(("throttled", seen.throttled_by, "cyan"))
     if seen.lengthened > 1:
         found.append(("slower", f"epochs take {seen.lengthened} times as long: {seen.lengthened_by}", "yellow"))
+    defined = report.definition
+    if defined is not None and defined.pending is not None:
+        waits = defined.pending
+        text = f"the target is being changed for {waits.statement} at {waits.offset}"
+        found.append(("changing", text, "cyan"))
+    if defined is not None and defined.ended:
+        found.append(("ended", f"the table was {defined.ended}; target and state stay", "yellow"))
     if seen.retry is not None:
         found.append(("retrying", f"attempt {seen.retry.attempt}: {seen.retry.message}", "red"))
     if report.failure is not None and report.phase is JobPhase.FAILED:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from consume_upstream.log.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt
+from progress.state.schema_state import NO_CHANGES, SchemaState
 from vnode_backfill.words.bitmap import VnodeBitmap, check_assignment
 from vnode_backfill.words.epoch import BarrierKind, Epoch
 from vnode_backfill.words.errors import LawBrokenError
@@ -84,10 +85,14 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What an operator has asked for and what holds until asked otherwise. `rows_per_second` 0 pauses the snapshot."""
+    """What an operator has asked for and what holds until asked otherwise. `rows_per_second` 0 pauses the snapshot.
+
+    `accepted` is the offset, as text, of the statement that the job may pass although it stops at statements.
+    """
 
     paused: bool = False
     rows_per_second: int | None = None
+    accepted: str = ""
 
     @property
     def reading(self) -> bool:
@@ -116,7 +121,8 @@ OWN_REQUEST = 0
 class Request:
     """Something an operator asked for.
 
-    `assignment` holds explicit bitmaps; `extend` also covers keys outside the plan.
+    `assignment` holds explicit bitmaps; `extend` also covers keys outside the plan; `accept` is the offset, as text, of
+    a statement that the job may pass.
     """
 
     id: int
@@ -127,6 +133,7 @@ class Request:
     vnodes: frozenset[VnodeId] = frozenset()
     ordinals: frozenset[int] = frozenset()
     extend: bool = False
+    accept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +179,7 @@ class BackfillState:
     acknowledged: tuple[Acknowledgement, ...] = ()
     failure: Failure | None = None
     stopped: bool = False
+    schema: SchemaState = NO_CHANGES
 
     @property
     def visibility(self) -> Mapping[Epoch, VisibleAt]:
@@ -189,9 +197,10 @@ class BackfillState:
 
     @property
     def is_live(self) -> bool:
-        """Every vnode is live at one offset: the sink is a consistent cut of the table."""
+        """Every vnode is live at one offset, under the newest definition: the sink is a consistent cut of the
+        table."""
         merged = all(v.phase is Phase.LIVE for v in self.vnodes) and len({v.applied for v in self.vnodes}) == 1
-        return merged and self.backfill_finished
+        return merged and self.backfill_finished and self.schema.pending is None
 
     @property
     def rows(self) -> int:
@@ -243,16 +252,19 @@ def latest_visible_of(
 
 
 def forget_old_reads(state: BackfillState) -> BackfillState:
-    """Forget the epoch of reads all of whose possible changes are applied already."""
+    """Forget the epoch of reads all of whose possible changes are applied already.
+
+    The last two epochs are kept: the next one may meet a statement that happened while they read.
+    """
     visibility = state.visibility
-    vnodes = tuple(_forgotten(vnode, visibility) for vnode in state.vnodes)
+    vnodes = tuple(_forgotten(vnode, visibility, Epoch(state.epoch - 1)) for vnode in state.vnodes)
     state = replace(state, vnodes=vnodes)
     return replace(state, visible=latest_visible_of(state.visible, state))
 
 
-def _forgotten(vnode: VnodeState, visibility: Mapping[Epoch, VisibleAt]) -> VnodeState:
+def _forgotten(vnode: VnodeState, visibility: Mapping[Epoch, VisibleAt], kept_since: Epoch) -> VnodeState:
     def known(epoch: Epoch) -> Epoch:
-        past = epoch == FORGOTTEN or visibility[epoch].position <= vnode.applied
+        past = epoch == FORGOTTEN or (epoch < kept_since and visibility[epoch].position <= vnode.applied)
         return FORGOTTEN if past else epoch
 
     if all(epoch == FORGOTTEN for _, epoch in vnode.reads):

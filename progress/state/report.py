@@ -26,6 +26,11 @@ checkpoint.
     lengthened         {factor, reason} how many times as long as configured epochs take, and why; null if they do not
     rate_limit         rows per second, or null; `paused` true or false; `throttled_by` text, empty if nothing holds it
     written, applied   log positions as text: captured up to, and applied to every vnode up to; null before the first
+    definition         {version, in_target, pending, ended, statements}: how often the columns changed since the job was
+                       created, and up to which of these versions the target has followed; pending {offset, statement}
+                       is what the target is being changed for, or null; ended is how the table ended, empty while it is
+                       there; statements [{offset, statement, effect}] are the last ones about the table, newest last.
+                       Long statements are cut; null before the first commit
     driver             who drives the job now, empty if nobody
     phases             {pending, snapshot, catch-up, live}: vnodes in each phase
     workers            [{worker, bitmap, vnodes, rows}]
@@ -48,6 +53,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from progress.state.backfill_state import BackfillState, Failure, Phase, Request, VnodeState
+from progress.state.schema_state import SchemaState
 from progress.state.target_health import TargetHealth
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key import VnodeId
@@ -56,6 +62,7 @@ from vnode_backfill.words.key_range import SplitPlan
 SCHEMA_VERSION = 1
 _ALMOST = 99.99
 _READING_PARTS = 98.0
+_STATEMENT_SHOWN = 500
 
 
 class JobPhase(StrEnum):
@@ -202,6 +209,36 @@ class RequestProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class StatementProgress:
+    """A statement about the table, and what became of it; `effect` is empty while that is not done."""
+
+    offset: str
+    statement: str
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionProgress:
+    """Which version of the table's definition the log has shown, and which one the target has."""
+
+    version: int = 0
+    in_target: int = 0
+    pending: StatementProgress | None = None
+    ended: str = ""
+    statements: tuple[StatementProgress, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        waits = self.pending
+        return {
+            "version": self.version,
+            "in_target": self.in_target,
+            "pending": None if waits is None else {"offset": waits.offset, "statement": waits.statement},
+            "ended": self.ended,
+            "statements": [asdict(each) for each in self.statements],
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The whole of what there is to show; see the module for what the fields mean."""
 
@@ -225,6 +262,7 @@ class Report:
     vnodes: tuple[VnodeProgress, ...] = ()
     requests: tuple[RequestProgress, ...] = ()
     failure: Failure | None = None
+    definition: DefinitionProgress | None = None
 
     @property
     def percent_in_hand(self) -> float:
@@ -260,6 +298,7 @@ class Report:
             "revision": self.revision,
             "written": self.written,
             "applied": self.applied,
+            "definition": None if self.definition is None else self.definition.to_json(),
             "driver": seen.driver,
             "phases": {phase: self.phases.get(phase, 0) for phase in Phase},
             "workers": [asdict(worker) for worker in self.workers],
@@ -310,6 +349,7 @@ def report_of(
         vnodes=_vnodes(state),
         requests=_requests(state, observed.asked),
         failure=state.failure,
+        definition=_definition(state.schema),
     )
 
 
@@ -367,6 +407,21 @@ def _vnodes(state: BackfillState) -> tuple[VnodeProgress, ...]:
         return VnodeProgress(vnode.vnode, vnode.phase, vnode.rows, vnode.epoch, worker, str(vnode.applied))
 
     return tuple(map(progress, state.vnodes))
+
+
+def _definition(schema: SchemaState) -> DefinitionProgress:
+    waits = schema.pending
+    return DefinitionProgress(
+        version=schema.newest,
+        in_target=schema.in_sink,
+        pending=None if waits is None else StatementProgress(str(waits.before), _cut(waits.statement)),
+        ended=schema.ended,
+        statements=tuple(StatementProgress(str(note.at), _cut(note.statement), note.effect) for note in schema.notes),
+    )
+
+
+def _cut(statement: str) -> str:
+    return statement if len(statement) <= _STATEMENT_SHOWN else f"{statement[:_STATEMENT_SHOWN]} …"
 
 
 def _requests(state: BackfillState, asked: tuple[AskedRequest, ...]) -> tuple[RequestProgress, ...]:

@@ -14,7 +14,7 @@ those who look; it is not read back, the bitmaps of the job's row decide.
 
 `own_slice` of an intent is written only where it is set. A state without it is as releases before it wrote it, and they
 read it. One with it they refuse, because they know every key of an intent: they would merge that epoch to another
-bound, and take a merge that has landed for theirs.
+bound, and take a merge that has landed for theirs. The same holds for `definitions` and `accepted` of a job.
 
 `to_rows` and `from_rows` are each other's inverse, GTIDs that travel along with offsets included; anything that cannot
 be read exactly is a `StateError`.
@@ -48,6 +48,7 @@ from progress.state.backfill_state import (
     VnodeState,
     bounded_rate,
 )
+from progress.store.schema_rows import schema_from_text, schema_to_text
 from vnode_backfill.words.bitmap import VnodeBitmap
 from vnode_backfill.words.epoch import BarrierKind, Epoch
 from vnode_backfill.words.errors import StateError
@@ -207,6 +208,8 @@ class _StoredJob(_Stored):
     plans: tuple[tuple[int, str], ...]
     requests: str
     percent: float
+    definitions: str | None = None
+    accepted: str = ""
 
 
 def _document(state: BackfillState, books: Bookkeeping) -> str:
@@ -235,6 +238,8 @@ def _document(state: BackfillState, books: Bookkeeping) -> str:
         plans=books.plans,
         requests=numbers_to_text(books.requests),
         percent=books.percent,
+        definitions=schema_to_text(state.schema),
+        accepted=state.controls.accepted,
     ).model_dump_json(exclude_defaults=True)
 
 
@@ -277,10 +282,11 @@ def _state(stored: _StoredJob, vnodes: tuple[VnodeState, ...]) -> BackfillState:
         changed=None if stored.changed is None else CdcOffset.from_json(stored.changed),
         plan_generation=stored.plan_generation,
         assignment_generation=stored.assignment_generation,
-        controls=Controls(stored.paused, bounded_rate(stored.rows_per_second)),
+        controls=Controls(stored.paused, bounded_rate(stored.rows_per_second), stored.accepted),
         acknowledged=tuple(Acknowledgement(a.request, Epoch(a.epoch), a.refused) for a in stored.acknowledged),
         failure=None if stored.failure is None else _failure(stored.failure),
         stopped=stored.stopped,
+        schema=schema_from_text(stored.definitions),
     )
 
 

@@ -53,6 +53,11 @@ PLAIN_VERSIONS = {"parallel": 2, "single": 1}
 """The version of a record by executor, where the target has no deletion vectors."""
 VECTORS_VERSION = 3
 """Of a job whose target has deletion vectors: releases that do not know them would lose them, so they must refuse it."""
+COPIED_VERSION = 4
+"""Of a job that has begun a new copy of its table. Earlier releases would write to the target instead of the copy.
+
+It stays: who has followed a table through such a change has no reason to go back.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +101,12 @@ class JobRecord:
     @property
     def has_vectors(self) -> bool:
         """Whether only releases that know deletion vectors may touch the job."""
-        return self.format_version == VECTORS_VERSION
+        return self.format_version in (VECTORS_VERSION, COPIED_VERSION)
 
     def fit_for(self, *, vectors: bool) -> JobRecord:
         """The record of the same job with a target of the other kind."""
+        if self.format_version == COPIED_VERSION:
+            return self
         return replace(self, format_version=VECTORS_VERSION if vectors else PLAIN_VERSIONS[self.executor])
 
 
@@ -123,10 +130,10 @@ def read_record(rows: pa.Table, job: str) -> JobRecord | None:
 
 
 def _refuse_unknown(version: object) -> None:
-    known = (PLAIN_VERSIONS["parallel"], VECTORS_VERSION)
-    if version not in known:
+    first, last = PLAIN_VERSIONS["parallel"], COPIED_VERSION
+    if version not in range(first, last + 1):
         raise StateError(
-            f"the job's record has format version {version!r}, this program reads versions {known[0]} and {known[1]}",
+            f"the job's record has format version {version!r}, this program reads versions {first} to {last}",
             hint="Use the release that wrote it; this one might damage the job's target.",
         )
 

@@ -61,6 +61,8 @@ class _StoredRequest(BaseModel):
     vnodes: tuple[int, ...]
     ordinals: tuple[int, ...]
     extend: bool
+    accept: str = ""
+    """Written only where it is set: releases before it know every key."""
 
 
 def _to_rows(job: str, asked: Iterable[AskedRequest]) -> pa.Table:
@@ -89,7 +91,8 @@ def _document(request: Request) -> str:
         vnodes=tuple(sorted(request.vnodes)),
         ordinals=tuple(sorted(request.ordinals)),
         extend=request.extend,
-    ).model_dump_json()
+        accept=request.accept,
+    ).model_dump_json(exclude_defaults=True)
 
 
 def _from_row(number: int, document: str, row: dict[str, object]) -> AskedRequest:
@@ -106,6 +109,7 @@ def _from_row(number: int, document: str, row: dict[str, object]) -> AskedReques
         vnodes=frozenset(map(VnodeId, stored.vnodes)),
         ordinals=frozenset(stored.ordinals),
         extend=stored.extend,
+        accept=stored.accept,
     )
     asked_at = row["asked_at"]
     assert isinstance(asked_at, datetime)

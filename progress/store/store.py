@@ -145,6 +145,19 @@ class StateStore(StateReader):
                 self.write_plan(plan, generation)
             self.commit(state)
 
+    def begin_again(self, record: JobRecord, plan: SplitPlan, state: BackfillState) -> None:
+        """Replace the job by a new copy of its table: another record and plan, and a state that begins anew.
+
+        The state's commit is what counts. Before it, the job is what it was.
+        """
+        with self._lock:
+            self._own_lease()
+            self._committed = None
+            self._books = self._form.create(record, plan, state)
+            for generation in range(plan.generation + 1):
+                self.write_plan(plan, generation)
+            self.commit(state)
+
     def change_record(self, record: JobRecord) -> None:
         """Write the job's record again, by the driver that holds the lease.
 

@@ -41,7 +41,7 @@ from progress.state.backfill_state import (
 )
 from progress.state.walk_state import WHOLE_KEY, Walk
 from progress.store.checkpoint_rows import Bookkeeping, numbers_from_text, numbers_to_text
-from progress.store.job_rows import PLAIN_VERSIONS, VECTORS_VERSION, JobRecord
+from progress.store.job_rows import COPIED_VERSION, PLAIN_VERSIONS, VECTORS_VERSION, JobRecord
 from progress.store.lease import Lease
 from vnode_backfill.words.bitmap import split_evenly
 from vnode_backfill.words.columns import TableDefinition
@@ -83,7 +83,7 @@ def to_row(stored: StoredWalk | None, lease: Lease) -> pa.Table:
     row: dict[str, object] = {"version": VERSION, "lease": lease.to_json()}
     if stored is not None:
         # Earlier releases look at the row's version only.
-        row["version"] = VECTORS_VERSION if stored.record.has_vectors else VERSION
+        row["version"] = stored.record.format_version if stored.record.has_vectors else VERSION
         walk, state = stored.walk, stored.state
         row |= {
             "job": stored.record.id,
@@ -92,7 +92,7 @@ def to_row(stored: StoredWalk | None, lease: Lease) -> pa.Table:
             "row_count": walk.rows,
             "finished": state.vnodes[0].complete is not None,
             "record": record_to_json(stored.record),
-            "document": _document(stored).model_dump_json(),
+            "document": _document(stored).model_dump_json(exclude_defaults=True),
         }
     return pa.Table.from_pylist([row], schema=WALK_SCHEMA)
 
@@ -104,10 +104,10 @@ def from_row(rows: pa.Table) -> tuple[StoredWalk | None, Lease | None]:
     if rows.num_rows != 1:
         raise StateError(f"the state of a single executor's job has {rows.num_rows} rows instead of one")
     (row,) = rows.to_pylist()
-    if row["version"] not in (VERSION, VECTORS_VERSION):
+    if row["version"] not in (VERSION, VECTORS_VERSION, COPIED_VERSION):
         raise StateError(
             f"the single executor's state has version {row['version']!r}, "
-            f"this program reads versions {VERSION} and {VECTORS_VERSION}",
+            f"this program reads versions {VERSION}, {VECTORS_VERSION} and {COPIED_VERSION}",
             hint="Use the release that wrote it, or delete the job's folder under state.path and create the job again.",
         )
     try:
@@ -169,6 +169,8 @@ class _StoredDocument(_Stored):
     stopped: bool
     requests: str
     percent: float
+    accepted: str = ""
+    """Written only where it is set: releases before it know every key."""
 
 
 def _document(stored: StoredWalk) -> _StoredDocument:
@@ -198,6 +200,7 @@ def _document(stored: StoredWalk) -> _StoredDocument:
         stopped=state.stopped,
         requests=numbers_to_text(books.requests),
         percent=books.percent,
+        accepted=state.controls.accepted,
     )
 
 
@@ -249,7 +252,7 @@ def _state(stored: _StoredDocument, written: CdcOffset, rows: int) -> BackfillSt
         missing=tuple(LoggedTransaction(gtid, CdcOffset.from_json(start)) for gtid, start in stored.missing),
         changed=None if stored.changed is None else CdcOffset.from_json(stored.changed),
         assignment_generation=stored.assignment_generation,
-        controls=Controls(stored.paused, bounded_rate(stored.rows_per_second)),
+        controls=Controls(stored.paused, bounded_rate(stored.rows_per_second), stored.accepted),
         acknowledged=tuple(Acknowledgement(number, Epoch(epoch), why) for number, epoch, why in stored.acknowledged),
         failure=None if stored.failure is None else _failure(stored.failure),
         stopped=stored.stopped,

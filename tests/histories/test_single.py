@@ -27,7 +27,7 @@ from progress.state.backfill_state import (
 )
 from progress.state.walk_state import WHOLE_KEY, Walk, walk_plan
 from progress.store.store import JobRecord, StateStore
-from progress.store.walk_rows import WALK_SCHEMA
+from progress.store.walk_rows import WALK_SCHEMA, _document
 from progress.store.walk_store import SingleStore, store_of
 from tests.histories.walk_simulation import WalkDriver, WalkSimulation
 from tests.simulation.actors import Steps
@@ -257,6 +257,16 @@ def test_limit_of_an_earlier_release_that_no_server_takes_is_bounded(open_single
     assert found.state.controls == Controls(rows_per_second=MOST_ROWS_PER_SECOND)
 
 
+@pytest.mark.parametrize("accepted", ["", "binlog.000042:1234"])
+def test_accepted_statement_is_stored_only_where_there_is_one(open_single: OpenSingle, accepted: str) -> None:
+    store = open_single()
+    store.commit(replace(ended(begun(store), 1, 200), controls=Controls(accepted=accepted)))
+    found = open_single().stored()
+    assert found is not None
+    assert found.state.controls.accepted == accepted
+    assert ("accepted" in _document(found).model_dump_json(exclude_defaults=True)) is bool(accepted)
+
+
 def test_epoch_that_merges_its_own_slice_has_no_place_in_the_fixed_form(open_single: OpenSingle) -> None:
     store = open_single()
     state = ended(begun(store), 1, 200)
@@ -301,9 +311,9 @@ def test_other_requests_reach_the_driver(open_single: OpenSingle) -> None:
 
 def test_unknown_version_is_refused(open_single: OpenSingle) -> None:
     store = open_single()
-    row = {"version": 4, "job": "x"}
+    row = {"version": 5, "job": "x"}
     write_deltalake(f"{store.folder}/walk", pa.Table.from_pylist([row], schema=WALK_SCHEMA))
-    with pytest.raises(StateError, match="has version 4, this program reads versions 1 and 3"):
+    with pytest.raises(StateError, match="has version 5, this program reads versions 1, 3 and 4"):
         store.load()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import ClassVar
 
 from progress.state.backfill_state import BackfillState, Request, RequestKind, new_state
 from progress.state.migration import migrated_plan, migrated_state
@@ -17,6 +18,7 @@ from progress.store.lease import Lease, Process
 from progress.store.walk_rows import PLANS, StoredWalk, from_row, to_row
 from tests.simulation.actors import BOUNDS, Driver, Steps, planned
 from tests.simulation.simulator import Simulation
+from tests.simulation.source import Row
 from tests.simulation.world import ModelStore, ReadReceipt
 from tests.unit.progress.store.state_folder import START, record
 from vnode_backfill.decide.protocol import CommitReceipts, RangeReceipt, RangesRead, ReadRanges, ReceiptsCommitted
@@ -64,7 +66,7 @@ class WalkDriver(Driver):
         if landed is not None:
             self.read = landed
         elif any(action.lanes):
-            rows: list[tuple[int, int]] = []
+            rows: list[tuple[int, Row]] = []
             left = self.behind(self.walks.walks[-1].last_key)
             while True:
                 yield None
@@ -125,6 +127,7 @@ class WalkSimulation(Simulation):
 
     make_driver: type[Driver] = WalkDriver
     natural_order: bool = False
+    with_statements: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,16 +8,19 @@ from tests.simulation.simulator import Simulation
 
 
 def main(count: int, first: int) -> int:
-    crashes = commits = own_slices = 0
+    crashes = commits = own_slices = versions = renewed = 0
     for seed in range(first, first + count):
         simulation = Simulation(seed)
         simulation.run()
         crashes += simulation.crashes
         commits += simulation.commits
         own_slices += simulation.own_slices
+        versions += simulation.versions
+        renewed += simulation.renewed
     print(
         f"{count} histories from seed {first}: {crashes} crashes, {commits} commits, "
-        f"{own_slices} epochs that merged their own slice, 0 failures"
+        f"{own_slices} epochs that merged their own slice, {versions} statements followed, {renewed} new copies, "
+        "0 failures"
     )
     return 0
 

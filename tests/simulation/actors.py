@@ -7,7 +7,7 @@ may die. What is durable lives in `world`; everything else here is lost in a cra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from random import Random
@@ -18,17 +18,19 @@ import pyarrow as pa
 
 from consume_upstream import mark as marking
 from consume_upstream.log import offset as offsets
-from consume_upstream.log.offset import CdcOffset
+from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt
+from consume_upstream.log.statement import FoundStatement
 from consume_upstream.mark import MarkView
 from progress.state.backfill_state import BackfillState, Intent
 from progress.state.barriers import CdcTableBackfillProgress, CreateMviewProgress
-from tests.simulation.source import ModelSource, RowChange
+from tests.simulation.source import ModelSource, NoSuchColumnError, RowChange, Statement, Transaction
 from tests.simulation.world import BufferedChange, BufferReceipt, ModelSink, ModelStore, ReadReceipt, WrongError
 from vnode_backfill.decide.next_epoch import Sample
 from vnode_backfill.decide.protocol import (
     Action,
     BufferChanges,
     ChangesBuffered,
+    ChangeSink,
     CommitEpoch,
     CommitReceipts,
     EpochMerged,
@@ -42,18 +44,35 @@ from vnode_backfill.decide.protocol import (
     RangesRead,
     ReadRanges,
     ReceiptsCommitted,
+    ResolveStatement,
     RestartEpoch,
     Sampled,
     SampleSource,
+    SinkChanged,
+    SinkNotChanged,
     StateCommitted,
+    StatementResolved,
     Stop,
     TrimBuffer,
 )
 from vnode_backfill.words.change import ChangeOp, Mark
+from vnode_backfill.words.columns import Column, Kind, TableDefinition
 from vnode_backfill.words.epoch import Actor, Epoch
+from vnode_backfill.words.errors import SinkUnavailableError
 from vnode_backfill.words.key import KeyKind, KeyPart
 from vnode_backfill.words.key_range import Bound, PlannedRange, SplitPlan, bound_of
 from vnode_backfill.words.plan import Answer, EstimateRows, NextBound, TableFacts, extend_plan, make_plan, plan_bounds
+from vnode_backfill.words.schema_change import (
+    AddColumn,
+    Carried,
+    ColumnStep,
+    DropColumn,
+    Emptied,
+    NewCopy,
+    NoEffect,
+    StatementEffect,
+    TableShape,
+)
 
 PARTS = (KeyPart("id", KeyKind.INT),)
 BOUNDS: dict[int, Bound] = {key: bound_of(PARTS, (key,)) for key in range(200)}
@@ -72,6 +91,8 @@ class Driver:
     job: str
     saved: BackfillState
     plan: SplitPlan
+    columns: int = 1
+    """Of the definition that the job was created with."""
 
     def app(self, name: str) -> str:
         return f"{self.job}/{name}"
@@ -96,6 +117,10 @@ class Driver:
                 return self.trim(upto)
             case RestartEpoch(attempt=attempt):
                 return iter((None, EpochRestarted(attempt)))
+            case ResolveStatement():
+                return self.resolve(action)
+            case ChangeSink():
+                return self.change_sink(action)
             case InjectBarrier() | Stop():
                 return iter(())
 
@@ -108,6 +133,7 @@ class Driver:
             o for lane in action.lanes for o in lane if landed["replace" if o in action.replaces else "append"] is None
         ]
         self.random.shuffle(left)
+        refused = ""
         for ordinal in left:
             yield None
             if self.random.random() < 0.2:
@@ -115,14 +141,20 @@ class Driver:
             receipts.append(ReadReceipt(ordinal, ()))
             keys = sorted(self.held(self.ranges[ordinal]))
             cut = self.random.randrange(len(keys) + 1)
-            rows = dict(self.source.read(frozenset(keys[:cut])))
-            yield None
-            rows |= self.source.read(frozenset(keys[cut:]))
+            width = self.width(self.saved.schema.in_sink)
+            try:
+                rows = dict(self.source.read(frozenset(keys[:cut]), width))
+                yield None
+                rows |= self.source.read(frozenset(keys[cut:]), width)
+            except NoSuchColumnError as error:
+                receipts.pop()
+                refused = str(error)
+                continue
             receipts[-1] = ReadReceipt(ordinal, tuple(sorted(rows.items())))
             yield self.progress(action, receipts)
         self.read = tuple(receipts)
         yield None
-        yield RangesRead(epoch, range_receipts(receipts), action.barrier.attempt)
+        yield RangesRead(epoch, range_receipts(receipts), action.barrier.attempt, refused)
 
     def progress(self, action: ReadRanges, receipts: list[ReadReceipt]) -> Event | None:
         """Told now and then: datagrams are lost, and one may be of an attempt that is over."""
@@ -149,16 +181,77 @@ class Driver:
         yield None
         receipt = self.store.buffered.get((self.app("buffer"), epoch))
         if receipt is None:
-            logged = self.source.logged_transactions(action.after, intent.written)
-            visible, missing = offsets.resolve(intent.visible, self.saved.missing, logged, intent.written)
+            stretch = self.source.slice(action.after, intent.written)
+            found = [found_statement(t, self.source) for t in stretch if t.statement]
+            cut = self.first_cut(found)
+            captured = cut.before if cut else intent.written
+            visible, missing = self.seen(action, captured)
             plan = self.plan.at(intent.plan_generation)
             view = marking.upstream_marks(self.saved, plan).view(visible)
-            kept = self.kept(action.after, intent, plan, view)
-            receipt = BufferReceipt(visible, missing, len(kept))
+            kept = self.kept(action.after, replace(intent, written=captured), plan, view)
+            passed = tuple(each for each in found if each.after <= captured)
+            receipt = BufferReceipt(visible, missing, len(kept), cut, passed)
             yield CreateMviewProgress(Actor.UPSTREAM, epoch, len(kept), action.barrier.attempt)
             self.store_changes(epoch, kept, receipt)
         yield None
-        yield ChangesBuffered(epoch, receipt.visible, receipt.missing, receipt.kept, action.barrier.attempt)
+        yield ChangesBuffered(
+            epoch,
+            receipt.visible,
+            receipt.missing,
+            receipt.kept,
+            action.barrier.attempt,
+            0,
+            receipt.cut,
+            receipt.passed,
+        )
+
+    def seen(self, action: BufferChanges, captured: CdcOffset) -> tuple[VisibleAt, tuple[LoggedTransaction, ...]]:
+        """The visibility of the epoch, as far as the log was captured."""
+        logged = self.source.logged_transactions(action.after, captured)
+        return offsets.resolve(action.intent.visible, self.saved.missing, logged, captured)
+
+    def first_cut(self, found: list[FoundStatement]) -> FoundStatement | None:
+        """An index is passed over by what its statement says; of the others the source must be asked."""
+        return next((each for each in found if not each.text.startswith("index")), None)
+
+    def resolve(self, action: ResolveStatement) -> Steps:
+        """Sometimes nobody can say yet what the statement did: the job ends the epoch before it, and meets it again."""
+        yield None
+        statement = self.source.statement_at(action.found.before)
+        effect = effect_of(statement)
+        shape = shape_of({"add": 2, "drop": 1}.get(statement.kind, self.width(self.saved.schema.newest)))
+        known = self.random.random() < 0.85
+        yield StatementResolved(action.found, effect if known else None, shape, action.attempt)
+
+    def change_sink(self, action: ChangeSink) -> Steps:
+        """Follow, or fail before or after the sink has changed: the order is then given again."""
+        number = action.version.number
+        failing = self.random.random()
+        yield None
+        if failing < 0.1:
+            yield SinkNotChanged(number, SinkUnavailableError("full"))
+        yield None
+        self.sink.change(number, statement_of(action.version.statement))
+        yield None
+        if failing > 0.9:
+            yield SinkNotChanged(number, SinkUnavailableError("the answer was lost"))
+        yield SinkChanged(number)
+
+    def width(self, version: int) -> int:
+        """The columns of a version of the definition."""
+        found = self.saved.schema.numbered(version)
+        return len(found.shape.columns) if found else self.columns
+
+    def lifted(self, change: BufferedChange) -> BufferedChange:
+        """The change as the sink's version of the definition has it, by the steps that production takes."""
+        value = change.value
+        for step in self.saved.schema.lifts().of_epoch(change.epoch):
+            match step:
+                case AddColumn(value=given):
+                    value = (*value, int(given or 0))
+                case DropColumn():
+                    value = value[:1]
+        return replace(change, value=value)
 
     def store_changes(self, epoch: Epoch, kept: list[tuple[BufferedChange, Mark]], receipt: BufferReceipt) -> None:
         self.store.append(self.app("buffer"), epoch, [change for change, _ in kept], receipt)
@@ -171,7 +264,7 @@ class Driver:
         positions, vnodes = places(plan, [key for _, key, _, _ in found])
         marks = marked(view, positions, vnodes, [row.offset for row, _, _, _ in found])
         return [
-            (BufferedChange(key, op, row.value, row.offset, row.row, half, vnode), mark)
+            (BufferedChange(key, op, row.value, row.offset, row.row, half, vnode, intent.epoch), mark)
             for (row, key, op, half), vnode, mark in zip(found, vnodes.tolist(), marks, strict=True)
             if mark is not Mark.DROP
         ]
@@ -198,7 +291,7 @@ class Driver:
                 continue
             if change.key not in last or last[change.key].order < change.order:
                 last[change.key] = change
-        return list(last.values())
+        return [self.lifted(change) for change in last.values()]
 
     def is_due(self, change: BufferedChange, applied: CdcOffset, upto: CdcOffset) -> bool:
         return applied < change.offset <= upto
@@ -217,7 +310,11 @@ class Driver:
             yield None
             written = self.source.written_offset()
         rows, short = self.random.randrange(12), self.says_short()
-        yield Sampled(Sample(written, visible, rows, short=short), action.ticket)
+        yield Sampled(Sample(written, visible, rows, hold=self.is_held(), short=short), action.ticket)
+
+    def is_held(self) -> bool:
+        """The source has another definition than the job knows: no range is read until the log explains it."""
+        return self.source.columns != self.width(self.saved.schema.newest)
 
     def says_short(self) -> bool:
         """Whether the log since the sample before is short, which is at random: nothing but speed may depend on it."""
@@ -246,6 +343,45 @@ class Driver:
 
     def held(self, planned: PlannedRange) -> frozenset[int]:
         return frozenset(k for k in range(self.source.keys) if planned.range.holds(BOUNDS[k].order))
+
+
+def found_statement(transaction: Transaction, source: ModelSource) -> FoundStatement:
+    statement = transaction.statement
+    assert statement is not None
+    text = f"{statement.kind} {statement.value}"
+    before = replace(transaction.start, gtids=source.gtids_before(transaction.start))
+    after = replace(transaction.end, gtids=source.gtids_before(transaction.end))
+    return FoundStatement(before, after, text, transaction.gtid)
+
+
+def statement_of(text: str) -> Statement:
+    kind, value = text.split()
+    return Statement(kind, int(value))
+
+
+def effect_of(statement: Statement) -> StatementEffect:
+    steps: tuple[ColumnStep, ...]
+    match statement.kind:
+        case "add":
+            steps = (AddColumn(_column("b"), str(statement.value)),)
+            return Carried(shape_of(2).definition, steps)
+        case "drop":
+            return Carried(shape_of(1).definition, (DropColumn("b"),))
+        case "truncate":
+            return Emptied(shape_of(1).definition)
+        case "convert":
+            return NewCopy("every row changed")
+        case _:
+            return NoEffect()
+
+
+def shape_of(columns: int) -> TableShape:
+    names = ("a", "b")[:columns]
+    return TableShape(TableDefinition("d", "t", tuple(_column(name) for name in names), ("a",)))
+
+
+def _column(name: str) -> Column:
+    return Column(name, Kind.INT, "bigint", nullable=True, width=8)
 
 
 def range_receipts(receipts: list[ReadReceipt]) -> tuple[RangeReceipt, ...]:

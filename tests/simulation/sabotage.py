@@ -17,6 +17,7 @@ import numpy.typing as npt
 from consume_upstream import mark as marking
 from consume_upstream.log import offset as offsets
 from consume_upstream.log.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt
+from consume_upstream.log.statement import FoundStatement
 from consume_upstream.mark import Ints, MarkView, UpstreamMarks
 from progress.state import backfill_state as states
 from progress.state.backfill_state import BackfillState, Intent, Phase, VnodeState
@@ -127,11 +128,11 @@ def _with_holes(
 offsets_resolve = offsets.resolve
 
 
-def _merge_too_early(vnode: VnodeState, chosen: Intent) -> bool:
+def _merge_too_early(vnode: VnodeState, chosen: Intent, cut: FoundStatement | None = None) -> bool:
     return vnode.complete is not None and vnode.complete + 1 <= chosen.epoch
 
 
-def _merge_past_the_buffer(state: BackfillState, chosen: Intent) -> CdcOffset:
+def _merge_past_the_buffer(state: BackfillState, chosen: Intent, cut: FoundStatement | None = None) -> CdcOffset:
     return chosen.written
 
 
@@ -139,8 +140,8 @@ def _before_the_buffer(chosen: Intent) -> bool:
     return chosen.kind is BarrierKind.SYNC_CHECKPOINT
 
 
-def _merge_without_the_slice(state: BackfillState, chosen: Intent) -> CdcOffset:
-    return state.written if chosen.own_slice else _merge_bound(state, chosen)
+def _merge_without_the_slice(state: BackfillState, chosen: Intent, cut: FoundStatement | None = None) -> CdcOffset:
+    return state.written if chosen.own_slice else _merge_bound(state, chosen, cut)
 
 
 def _always_own_slice(state: BackfillState, sample: next_epoch.Sample) -> bool:
@@ -151,8 +152,8 @@ def _unchecked(state: BackfillState) -> None:
     """The law that would name it before any row is wrong."""
 
 
-def _live_by_an_own_slice(vnode: VnodeState, chosen: Intent) -> bool:
-    return chosen.own_slice or _may_go_live(vnode, chosen)
+def _live_by_an_own_slice(vnode: VnodeState, chosen: Intent, cut: FoundStatement | None = None) -> bool:
+    return chosen.own_slice or _may_go_live(vnode, chosen, cut)
 
 
 def _readable_without_floor(state: BackfillState, plan: SplitPlan, vnode: VnodeState) -> list[PlannedRange]:

@@ -11,19 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import ClassVar
 
 from consume_upstream.log.gtid import GtidSet
-from consume_upstream.log.offset import VisibleAt
+from consume_upstream.log.offset import CdcOffset, VisibleAt
 from progress.state.backfill_state import BackfillState, Phase, Request, RequestKind, new_state
 from progress.state.barriers import CdcTableBackfillProgress, CreateMviewProgress, LocalBarrierManager
-from tests.simulation.actors import Driver, Steps, extended, places, planned
-from tests.simulation.source import Flavour, ModelSource
+from tests.simulation.actors import Driver, Steps, extended, places, planned, statement_of
+from tests.simulation.source import Flavour, ModelSource, Row
 from tests.simulation.world import ModelSink, ModelStore, WrongError
 from vnode_backfill.decide.coordinator import Coordinator, Stage, decide
 from vnode_backfill.decide.log_switch import begun_again, moved_to, seen_beyond, tiles
 from vnode_backfill.decide.protocol import (
     Action,
     ChangesBuffered,
+    ChangeSink,
     EpochMerged,
     EpochRestarted,
     Event,
@@ -32,6 +34,7 @@ from vnode_backfill.decide.protocol import (
     RequestArrived,
     RestartEpoch,
     Started,
+    Stop,
     event_of,
 )
 from vnode_backfill.words.bitmap import split_evenly
@@ -41,6 +44,8 @@ from vnode_backfill.words.key import VnodeId
 from vnode_backfill.words.key_range import SplitPlan
 
 PROGRESS = (CdcTableBackfillProgress, CreateMviewProgress)
+UNEXPLAINED = "the source does not read the table"
+"""Every statement of the source is in its log, so no job may end with this."""
 ACTORS: dict[type[Event], Actor] = {
     RangesRead: Actor.SNAPSHOT, ChangesBuffered: Actor.UPSTREAM, EpochMerged: Actor.MERGE,
 }  # fmt: skip
@@ -67,13 +72,21 @@ class Simulation:
     changed_logs: int = 0
     ended: int = 0
     own_slices: int = 0
+    versions: int = 0
+    renewed: int = 0
+    columns: int = 1
+    with_statements: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         flavour: Flavour = "mysql" if self.random.random() < 0.5 else "mariadb"
         self.source = ModelSource(self.random, flavour, keys=self.random.choice((12, 30, 60)))
         self.vnode_count = self.random.choice((1, 2, 4, 7))
+        if self.with_statements and self.random.random() < 0.6:
+            self.source.statements = self.random.choice((0.03, 0.1))
         self.sink, self.store = ModelSink(), ModelStore()
+        self.quiet = False
+        """No more traffic: the job is to end at what the source holds."""
         self.outstanding: list[Outstanding] = []
         self.requests: list[Request] = []
 
@@ -108,10 +121,18 @@ class Simulation:
             self.requests.clear()
 
     def _create(self, job: str) -> None:
-        self.job = job
+        self.job, self.columns = job, self.source.columns
+        self.sink.columns, self.sink.followed = self.columns, []
         first = self._first_offset()
-        if self.random.random() < 0.7:
+        if self.random.random() < 0.7 and not self.quiet:
             self._traffic(self.random.randrange(4))
+        if self.source.statements and self.random.random() < 0.1 and not self.quiet:
+            # A vnode without ranges is complete from the start, but not at the point before the rows went.
+            self._say(self.source.statement("comment"))
+            self._say(self.source.statement("truncate"))
+        if self.source.columns != self.columns:
+            self._create(job)
+            return
         plan = planned(self.source, self.vnode_count, self.random.choice((1, 3, 6)))
         workers = self.random.randrange(1, self.vnode_count + 1)
         self.store.plans[0] = plan
@@ -130,7 +151,9 @@ class Simulation:
         self.outstanding.clear()
         state = self.store.state
         plan = self._plan_of(state)
-        self.driver = self.make_driver(self.random, self.source, self.sink, self.store, self.job, state, plan)
+        self.driver = self.make_driver(
+            self.random, self.source, self.sink, self.store, self.job, state, plan, self.columns
+        )
         self.coordinator = Coordinator(saved=state, plan=plan, attempts_allowed=1000)
         self.barriers: LocalBarrierManager[Event] = LocalBarrierManager()
         acknowledged = {a.request for a in state.acknowledged}
@@ -150,21 +173,40 @@ class Simulation:
         if self.coordinator.saved is not before:
             self.driver.saved, self.driver.plan = self.coordinator.saved, self.coordinator.plan
             self.commits += 1
+            self.versions += self.coordinator.saved.schema.newest > before.schema.newest
             if self.coordinator.saved.failure is None:
                 # A reason is stored in the middle of an epoch, whose effects the sink may hold already.
                 self._check_live_vnodes()
             self._check_bitmaps(before)
             self._check_own_slice(before)
         for action in actions:
+            if isinstance(action, Stop) and action.failure and action.failure.message.startswith(UNEXPLAINED):
+                raise WrongError(f"a read was refused, and the log should have explained it: {action.failure.detail}")
+            if isinstance(action, Stop) and action.ending is not None:
+                self._renew()
+                return
             if isinstance(action, InjectBarrier):
                 self.barriers.inject(action.barrier)
             self.outstanding.append(Outstanding(action, self.driver.perform(action), self._ended_by(action)))
 
+    def _renew(self) -> None:
+        """The table is copied again, by another job id; here nobody reads the old copy meanwhile."""
+        self.renewed += 1
+        self._say("RENEWED")
+        self.sink.rows.clear()
+        self.sink.applied.clear()
+        self.store = ModelStore()
+        self.requests = []
+        self._create(f"{self.job}+")
+
     def _ended_by(self, action: Action) -> tuple[Outstanding, ...]:
-        """What a failed attempt has begun continues, and may report, until the restart has ended it."""
+        """What a failed attempt has begun continues, and may report, until the restart has ended it.
+
+        A change of the sink is not ended.
+        """
         if not isinstance(action, RestartEpoch):
             return ()
-        return tuple(each for each in self.outstanding if not isinstance(each.action, RestartEpoch))
+        return tuple(each for each in self.outstanding if not isinstance(each.action, RestartEpoch | ChangeSink))
 
     def _live_through(self, steps: int) -> None:
         for _ in range(steps):
@@ -184,6 +226,7 @@ class Simulation:
 
     def _follow(self, steps: int) -> None:
         """A live job that nobody asks for anything: traffic, crashes and failures only."""
+        self.quiet = False
         for _ in range(steps):
             dice = self.random.random()
             if dice < 0.2:
@@ -247,9 +290,12 @@ class Simulation:
                 frozenset(t.gtid for t in self.source.log if any(each.holds(t.gtid) for each in known))
             )
             moved = moved_to(state, self.source.position_after(state.written.gtids), plan, buffered)
-        elif tiles(plan.at(state.plan_generation)):
+        elif tiles(plan.at(state.plan_generation)) and not self._knows_statements(state):
             self.source.reset_log()
+            # A table that is another by now is copied again instead.
+            often, self.source.statements = self.source.statements, 0.0
             self._traffic(self.random.randrange(4))
+            self.source.statements = often
             plan = extended(plan.at(state.plan_generation), self.source, self.sink, tiling=True)
             self.store.plans[plan.generation] = plan
             moved = begun_again(state, self._first_offset().position, plan)
@@ -259,6 +305,11 @@ class Simulation:
         self.changed_logs += 1
         self.store.commit(moved)
         self._recover()
+
+    def _knows_statements(self, state: BackfillState) -> bool:
+        """A log that is lost with a statement in it: in production the table is copied again."""
+        lost = any(t.statement for t in self.source.log if t.end > state.written)
+        return lost or state.schema.newest > state.schema.in_sink
 
     def _fail(self) -> None:
         """A failure that passes, or one that does not: a lost JVM or lease ends the driver in every stage, also a
@@ -312,9 +363,15 @@ class Simulation:
 
     def _go_live(self) -> None:
         self.source.settle()
+        self.quiet = True
         for kind in (RequestKind.RESUME, RequestKind.RATE_LIMIT):
             self._ask(Request(len(self.requests) + 1, kind))
-        self._until(lambda: self.coordinator.saved.is_live and self.coordinator.stage is Stage.IDLE)
+        self._until(self._is_settled)
+
+    def _is_settled(self) -> bool:
+        """Live and idle, and every statement is met: a stop does not wait to find out what one has done."""
+        state, stage = self.coordinator.saved, self.coordinator.stage
+        return state.is_live and stage is Stage.IDLE and state.written == self.source.written_offset()
 
     def _until(self, done: Callable[[], bool]) -> None:
         for _ in range(20_000):
@@ -327,13 +384,21 @@ class Simulation:
 
     def _check_live_vnodes(self) -> None:
         state, plan = self.coordinator.saved, self.coordinator.current_plan
-        live = {v.vnode: self.source.table_at(v.applied) for v in state.vnodes if v.phase is Phase.LIVE}
+        live = {v.vnode: self._expected(v.applied) for v in state.vnodes if v.phase is Phase.LIVE}
         for key, vnode in enumerate(places(plan, range(self.source.keys))[1].tolist()):
             if vnode in live and self.sink.rows.get(key) != live[vnode].get(key):
                 raise WrongError(
                     f"key {key} of live vnode {vnode}: sink {self.sink.rows.get(key)}, source at "
                     f"{state.vnodes[vnode].applied} {live[vnode].get(key)}"
                 )
+
+    def _expected(self, applied: CdcOffset) -> dict[int, Row]:
+        """What the source held there, as it is under the version that the sink has followed to."""
+        rows = self.source.table_at(applied)
+        for version in self.coordinator.saved.schema.versions:
+            if version.number in self.sink.followed and version.before >= applied:
+                rows = {key: statement_of(version.statement).carried_out(row) for key, row in rows.items()}
+        return rows
 
     def _check_bitmaps(self, before: BackfillState) -> None:
         """Bitmaps change with the commit that ends a SyncCheckpoint: every vnode that can be merged is, up to one
@@ -342,7 +407,9 @@ class Simulation:
         if after.assignment_generation == before.assignment_generation:
             return
         applied = {v.applied for v in after.vnodes if v.phase is Phase.LIVE}
-        if before.intent is None or before.intent.kind is not BarrierKind.SYNC_CHECKPOINT or applied - {after.written}:
+        bounds = {after.written, *(v.before for s in (before, after) for v in s.schema.versions)}
+        bounds |= {note.at for note in after.schema.notes}
+        if before.intent is None or before.intent.kind is not BarrierKind.SYNC_CHECKPOINT or applied - bounds:
             raise WrongError(f"bitmaps changed after {before.intent}: applied {applied}, written {after.written}")
 
     def _check_own_slice(self, before: BackfillState) -> None:
@@ -351,6 +418,8 @@ class Simulation:
             return
         self.own_slices += 1
         applied = {v.applied for v in after.vnodes}
+        if after.schema.newest > before.schema.newest or after.schema.notes[-1:] != before.schema.notes[-1:]:
+            return
         if applied != {after.written}:
             raise WrongError(f"epoch {after.epoch} merged its own slice: applied {applied}, written {after.written}")
 

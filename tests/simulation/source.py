@@ -4,6 +4,10 @@ Row locks are modelled: a key touched by a transaction that is logged but not vi
 Visibility may come out of log order (`mysql`), or in log order (`mariadb`), and may lag over many epochs. Some
 transactions end on their last change, as one that MySQL compressed does: all its changes have its end as their
 position.
+
+The table has one or two columns beside its key. Statements add the second, drop it, empty the table, change nothing, or
+change every row without a word in the log. One waits until nothing is in flight, as a server's metadata lock makes it,
+and nothing else is written before it is visible.
 """
 
 from __future__ import annotations
@@ -18,9 +22,14 @@ from consume_upstream.log.offset import CdcOffset, LoggedTransaction, Visibility
 from vnode_backfill.words.change import ChangeOp
 
 Flavour = Literal["mysql", "mariadb"]
-Table = dict[int, int]
+Row = tuple[int, ...]
+Table = dict[int, Row]
 _SERVERS = "3e11fa47-71ca-11e1-9e33-c80aa9429{:03d}"
 """The name of the server of an era."""
+
+
+class NoSuchColumnError(Exception):
+    """The server refuses a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,26 @@ class RowChange:
     row: int
     old_key: int | None
     new_key: int | None
-    value: int
+    value: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """`add`, `drop`, `truncate`, `index`, `comment` or `convert`; rows that are there get `value` by an `add`."""
+
+    kind: str
+    value: int = 0
+
+    def carried_out(self, row: Row) -> Row:
+        match self.kind:
+            case "add":
+                return (*row, self.value)
+            case "drop":
+                return row[:1]
+            case "convert":
+                return tuple(-value for value in row)
+            case _:
+                return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +70,12 @@ class Transaction:
     start: CdcOffset
     end: CdcOffset
     changes: tuple[RowChange, ...]
+    statement: Statement | None = None
 
     @property
     def keys(self) -> frozenset[int]:
+        if self.statement is not None:
+            return frozenset(range(1000))
         return frozenset(k for c in self.changes for k in (c.old_key, c.new_key) if k is not None)
 
 
@@ -61,6 +92,9 @@ class ModelSource:
         self._era, self._number, self._pos, self._value, self._transactions = 0, 1, 4, 0, 0
         self._base: Table = {}
         """What the table held where the log begins."""
+        self.columns = self._base_columns = 1
+        self.statements = 0.0
+        """How often a step is a statement."""
         self._stalled: set[str] = set()
         self._stall = random.choice((0.0, 0.1, 0.3))
 
@@ -88,9 +122,11 @@ class ModelSource:
         starts = [t.start for t in self.unseen]
         return VisibleAt(min(starts, key=lambda s: s.order) if starts else self.written_offset())
 
-    def read(self, holds: frozenset[int]) -> Table:
-        """What a query that runs now sees of the given keys."""
-        return {k: v for k, v in self.visible.items() if k in holds}
+    def read(self, holds: frozenset[int], columns: int = 1) -> Table:
+        """What a query that runs now sees of the given keys; refused if the table has no such column."""
+        if columns > self.columns:
+            raise NoSuchColumnError(f"the table has {self.columns} columns, not {columns}")
+        return {k: v[:columns] for k, v in self.visible.items() if k in holds}
 
     def table_at(self, offset: CdcOffset) -> Table:
         at = bisect_right(self.history, offset.order, key=lambda pair: pair[0]) - 1
@@ -99,11 +135,20 @@ class ModelSource:
     def slice(self, after: CdcOffset, upto: CdcOffset) -> list[Transaction]:
         return [t for t in self.log if after < t.end and t.end <= upto]
 
+    def gtids_before(self, start: CdcOffset) -> str:
+        return str(GtidSet.parse(",".join(t.gtid for t in self.log if t.end <= start)))
+
+    def statement_at(self, start: CdcOffset) -> Statement:
+        """The statement whose transaction begins there."""
+        return {t.start: t.statement for t in self.log if t.statement is not None}[start]
+
     def logged_transactions(self, after: CdcOffset, upto: CdcOffset) -> list[LoggedTransaction]:
         return [LoggedTransaction(t.gtid, t.start) for t in self.slice(after, upto)]
 
     def step(self) -> str:
         """One random thing that happens at the source: a transaction, one becoming visible, or the end of a stall."""
+        if self.statements and self.random.random() < self.statements:
+            return self.statement()
         if self._stalled and self.random.random() < 0.03:
             self._stalled.clear()
             return "stall over"
@@ -133,15 +178,17 @@ class ModelSource:
                 if at and not kept[at].keys & kept[at - 1].keys:
                     kept[at - 1 : at + 1] = [kept[at], kept[at - 1]]
         self._new_log(self._base)
+        self.columns = self._base_columns
         for transaction in kept:
             rows = [(change.op, change.old_key, change.new_key, change.value) for change in transaction.changes]
-            self._note(self._log(rows, transaction.gtid))
+            self._note(self._log(rows, transaction.gtid, transaction.statement))
+            self._define(transaction)
         self.visible = dict(self.logged)
 
     def reset_log(self) -> None:
         """The log begins again, and nobody knows what was in it."""
         self.settle()
-        self._base = dict(self.logged)
+        self._base, self._base_columns = dict(self.logged), self.columns
         self._new_log(self._base)
 
     def position_after(self, gtids: str) -> CdcOffset:
@@ -162,6 +209,28 @@ class ModelSource:
 
     def _show(self, transaction: Transaction) -> None:
         _apply(self.visible, transaction)
+        self._define(transaction)
+
+    def _define(self, transaction: Transaction) -> None:
+        if transaction.statement is not None:
+            self.columns = {"add": 2, "drop": 1}.get(transaction.statement.kind, self.columns)
+
+    def statement(self, kind: str = "") -> str:
+        """A statement of this kind, or of any."""
+        self.settle()
+        self._value += 1
+        kinds = ("add" if self.columns == 1 else "drop", "truncate", "index", "comment", "convert")
+        statement = Statement(kind or self.random.choices(kinds, (6, 2, 2, 1, 1))[0], self._value)
+        self._transactions += 1
+        transaction = self._log([], f"{self._server}:{self._transactions}", statement)
+        self._note(transaction)
+        if self.random.random() < 0.5:
+            self._show(transaction)
+        else:
+            self.unseen.append(transaction)
+            if self.random.random() < 0.3:
+                self._stalled.add(transaction.gtid)
+        return f"{statement.kind} at {transaction.start}-{transaction.end}"
 
     def _transaction(self) -> str:
         locked = frozenset(k for t in self.unseen for k in t.keys)
@@ -173,7 +242,7 @@ class ModelSource:
         self._transactions += 1
         first = self._value + 1
         self._value += len(rows)
-        valued = [(*row, first + number) for number, row in enumerate(rows)]
+        valued = [(*row, (first + number,) * self.columns) for number, row in enumerate(rows)]
         transaction = self._log(valued, f"{self._server}:{self._transactions}")
         self._note(transaction)
         self.unseen.append(transaction)
@@ -211,7 +280,12 @@ class ModelSource:
             return (ChangeOp.INSERT, None, key)
         return (ChangeOp.DELETE, key, None) if self.random.random() < 0.5 else (ChangeOp.UPDATE, key, key)
 
-    def _log(self, rows: list[tuple[ChangeOp, int | None, int | None, int]], gtid: str) -> Transaction:
+    def _log(
+        self,
+        rows: list[tuple[ChangeOp, int | None, int | None, Row]],
+        gtid: str,
+        statement: Statement | None = None,
+    ) -> Transaction:
         if self.random.random() < 0.08:
             self._number, self._pos = self._number + 1, 4
         start = self.offset(self._pos)
@@ -223,14 +297,19 @@ class ModelSource:
             else:
                 self._pos, row = self._pos + 10, 0
             changes.append(RowChange(op, self.offset(self._pos), row, old, new, value))
-        if not (packed or ends_on_change):
+        if statement or not (packed or ends_on_change):
             self._pos += 10
-        transaction = Transaction(gtid, start, self.offset(self._pos), tuple(changes))
+        transaction = Transaction(gtid, start, self.offset(self._pos), tuple(changes), statement)
         self.log.append(transaction)
         return transaction
 
 
 def _apply(table: Table, transaction: Transaction) -> None:
+    if transaction.statement is not None:
+        if transaction.statement.kind == "truncate":
+            table.clear()
+        for key, row in table.items():
+            table[key] = transaction.statement.carried_out(row)
     for change in transaction.changes:
         if change.old_key is not None:
             table.pop(change.old_key, None)

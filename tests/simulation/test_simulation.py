@@ -12,14 +12,16 @@ import pytest
 
 from tests.simulation.sabotage import SABOTAGES
 from tests.simulation.simulator import Simulation
+from tests.simulation.statement_sabotage import STATEMENT_SABOTAGES
 
 SEEDS = int(os.environ.get("SEEDS", "2000"))
 CHUNKS = 20
+ALL_SABOTAGES = {**SABOTAGES, **STATEMENT_SABOTAGES}
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_sink_equals_source_after_any_history(chunk: int) -> None:
-    crashes = commits = changed_logs = ended = own_slices = 0
+    crashes = commits = changed_logs = ended = own_slices = versions = renewed = 0
     for seed in range(chunk, SEEDS, CHUNKS):
         simulation = Simulation(seed)
         simulation.run()
@@ -28,16 +30,20 @@ def test_sink_equals_source_after_any_history(chunk: int) -> None:
         changed_logs += simulation.changed_logs
         ended += simulation.ended
         own_slices += simulation.own_slices
+        versions += simulation.versions
+        renewed += simulation.renewed
     assert crashes > 0
     assert commits > 0
     assert changed_logs > 0
     assert ended > 0
     assert own_slices > 0
+    assert versions > 0
+    assert renewed > 0
 
 
-@pytest.mark.parametrize("rule", SABOTAGES)
+@pytest.mark.parametrize("rule", ALL_SABOTAGES)
 def test_simulator_notices_when_a_rule_is_taken_away(rule: str) -> None:
-    assert SABOTAGES[rule].catches(range(1000)) is not None
+    assert ALL_SABOTAGES[rule].catches(range(1000)) is not None
 
 
 def test_a_failing_seed_tells_its_story() -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt
+from consume_upstream.log.statement import FoundStatement
 from progress.state.backfill_state import BackfillState
-from tests.simulation.source import Table
+from tests.simulation.source import Row, Statement, Table
 from vnode_backfill.words.change import ChangeOp
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key_range import SplitPlan
@@ -25,11 +26,12 @@ class BufferedChange:
 
     key: int
     op: ChangeOp
-    value: int
+    value: Row
     offset: CdcOffset
     row: int
     half: int
     vnode: int
+    epoch: Epoch = Epoch(0)
 
     @property
     def order(self) -> tuple[int, int, int, int]:
@@ -43,12 +45,14 @@ class BufferReceipt:
     visible: VisibleAt
     missing: tuple[LoggedTransaction, ...]
     kept: int
+    cut: FoundStatement | None = None
+    passed: tuple[FoundStatement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReadReceipt:
     ordinal: int
-    rows: tuple[tuple[int, int], ...]
+    rows: tuple[tuple[int, Row], ...]
 
 
 @dataclass
@@ -58,6 +62,27 @@ class ModelSink:
     rows: Table = field(default_factory=dict)
     landed: dict[tuple[str, int], tuple[ReadReceipt, ...]] = field(default_factory=dict)
     applied: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
+    columns: int | None = None
+    """How many each row must have; any number where no statement is ever followed."""
+    followed: list[int] = field(default_factory=list)
+    """The versions it was changed to."""
+
+    def change(self, version: int, statement: Statement) -> None:
+        """Follow a statement, once per version."""
+        if version in self.followed:
+            return
+        if statement.kind == "truncate":
+            self.rows.clear()
+            self.applied.clear()
+        self.rows = {key: statement.carried_out(row) for key, row in self.rows.items()}
+        if self.columns is not None:
+            self.columns = {"add": 2, "drop": 1}.get(statement.kind, self.columns)
+        self.followed.append(version)
+
+    def _take(self, key: int, row: Row) -> None:
+        if self.columns not in (None, len(row)):
+            raise WrongError(f"row {row} of key {key} in a target of {self.columns} columns")
+        self.rows[key] = row
 
     def append(self, app: str, epoch: Epoch, receipts: tuple[ReadReceipt, ...]) -> tuple[ReadReceipt, ...]:
         """Returns what the sink holds of this epoch: if it had landed before, what landed then."""
@@ -67,7 +92,7 @@ class ModelSink:
             for key, value in receipt.rows:
                 if key in self.rows:
                     raise WrongError(f"row {key} of range {receipt.ordinal} appended twice in epoch {epoch}")
-                self.rows[key] = value
+                self._take(key, value)
         self.landed[app, epoch] = receipts
         return receipts
 
@@ -80,7 +105,8 @@ class ModelSink:
         for receipt in receipts:
             for key in held[receipt.ordinal]:
                 self.rows.pop(key, None)
-            self.rows.update(receipt.rows)
+            for key, value in receipt.rows:
+                self._take(key, value)
         self.landed[app, epoch] = receipts
         return receipts
 
@@ -94,7 +120,7 @@ class ModelSink:
             if change.op is ChangeOp.DELETE:
                 self.rows.pop(change.key, None)
             else:
-                self.rows[change.key] = change.value
+                self._take(change.key, change.value)
         self.landed[app, epoch] = ()
 
 

@@ -29,12 +29,15 @@ from progress.state.report import JobPhase, Report
 from vnode_backfill.commands.status import read_report
 from vnode_backfill.config.job import Config, load_config
 from vnode_backfill.decide.coordinator import Coordinator
+from vnode_backfill.decide.protocol import Ending
 from vnode_backfill.job.open.open import job_of, open_configured
 from vnode_backfill.job.open.opened import Opened
+from vnode_backfill.job.open.renew import renew
 from vnode_backfill.job.open.sink import change_buffer, open_sink
 from vnode_backfill.job.run.loop import PerformsOrders, Until
 from vnode_backfill.job.run.services import Services
 from vnode_backfill.words.errors import StateError
+from vnode_backfill.words.schema_change import NewCopy
 
 KILLED = -9
 DEADLINE = 480.0
@@ -214,9 +217,14 @@ class JobCase:
 
         wait_for(reached, f"the job to be in phase {phase}", seconds=seconds)
 
+    kept_columns: tuple[str, ...] = ()
+    """Columns of the target that the source has dropped."""
+
     def differences(self) -> list[Difference]:
         with self.server.connect() as connection:
-            return compare_delta(connection, self.database, self.table, self.key, self.lake)
+            return compare_delta(
+                connection, self.database, self.table, self.key, self.lake, ignore_columns=self.kept_columns
+            )
 
     def here(self, spark: SparkSession) -> JobHere:
         """The job, opened in this process: created and planned if it does not exist."""
@@ -229,17 +237,24 @@ class JobHere:
     """One run of a job in this process. It ends the way a driver ends: the lease is given back."""
 
     def __init__(self, config: Config, spark: SparkSession, opened: Opened) -> None:
-        self._opened = opened
+        self._config, self._spark = config, spark
+        self._take(opened)
+        self.failure: Failure | None = None
+        self.ending: Ending | None = None
+        self.copies = 1
+        """How many were begun: a statement may make another one necessary."""
+        self.ended = False
+        self.errors: list[str] = []
+        """What was retried, in the order it went wrong."""
+
+    def _take(self, opened: Opened) -> None:
+        config, self._opened = self._config, opened
         services = Services(
-            config, spark, opened.table, open_sink(config, opened.record, opened.store, opened.table),
+            config, self._spark, opened.table, open_sink(config, opened.record, opened.store, opened.table),
             change_buffer(config, opened.record, opened.store), opened.store,
         )  # fmt: skip
         self._job = job_of(services, opened, self)
         self.state: BackfillState = opened.state
-        self.failure: Failure | None = None
-        self.ended = False
-        self.errors: list[str] = []
-        """What was retried, in the order it went wrong."""
 
     @property
     def ranges_read(self) -> int:
@@ -261,6 +276,13 @@ class JobHere:
     def run(self, until: Until = Until.LIVE) -> Failure | None:
         try:
             self.state, self.failure = self._job.run(until)
+            while isinstance(self._job.ending, NewCopy):
+                self._take(renew(self._config, self._opened.store, self._job.ending.reason))
+                self.copies += 1
+                if self._stop_asked:
+                    self._job.ask_to_stop()
+                self.state, self.failure = self._job.run(until)
+            self.ending = self._job.ending
         finally:
             self.ended = True
             self._opened.store.release()
@@ -274,12 +296,18 @@ class JobHere:
         try:
             yield self
         except BaseException:
-            self._job.ask_to_stop()
+            self._ask_to_stop()
             raise
         finally:
             if until is Until.STOPPED:
-                self._job.ask_to_stop()
+                self._ask_to_stop()
             thread.join()
+
+    _stop_asked = False
+
+    def _ask_to_stop(self) -> None:
+        self._stop_asked = True
+        self._job.ask_to_stop()
 
     def wait_until_read(self, ranges: int, *, seconds: float = 120) -> None:
         wait_for(

@@ -136,7 +136,7 @@ def _request(config: Config, arguments: argparse.Namespace) -> int:
         case "pause":
             return requests.pause(config)
         case "resume":
-            return requests.resume(config)
+            return requests.resume(config, accept=arguments.accept)
         case "stop":
             return requests.stop(config)
         case "wait":
@@ -227,7 +227,12 @@ def _add_requests(
     rate.add_argument("--rows-per-second", type=int, help="0 pauses the snapshot; the log is still captured")
     rate.add_argument("--off", action="store_true", help="no limit")
     commands.add_parser("pause", parents=[common], help="pause the snapshot; the log is still captured")
-    commands.add_parser("resume", parents=[common], help="continue the snapshot")
+    resume = commands.add_parser("resume", parents=[common], help="continue the snapshot, or accept a statement")
+    resume.add_argument(
+        "--accept",
+        metavar="FILE:POS",
+        help="pass the statement there, where `schema_changes: stop` has stopped the job",
+    )
     commands.add_parser("stop", parents=[common], help="stop the running driver at a SyncCheckpoint")
     again = commands.add_parser("resnapshot", parents=[common], help="read again and replace what the target holds")
     what = again.add_mutually_exclusive_group(required=True)

@@ -14,6 +14,7 @@ from progress.store.store import Loaded
 from vnode_backfill.commands.stored_job import stored_job
 from vnode_backfill.config.job import Config, Executor
 from vnode_backfill.config.values import reveal
+from vnode_backfill.job.open.known_table import shape_in_sink
 from vnode_backfill.job.open.locations import buffer_path
 from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.sinks.delta.compaction import Compacted, CompactionPolicy
@@ -32,6 +33,7 @@ def compact(config: Config, *, sweep_only: bool = False, say: Callable[[str], No
     _, loaded = stored_job(config)
     record = loaded.record
     sink, policy = configured_sink(config).compacted_by_request(record)
+    sink.use(shape_in_sink(loaded))
     if not sweep_only:
         check_walked(loaded)
         say(_compacted(join_all(sink, policy)))

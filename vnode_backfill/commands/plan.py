@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vnode_backfill.commands.stored_job import with_room_for_workers
-from vnode_backfill.config.job import Config, Executor
+from vnode_backfill.config.job import Config, DroppedColumns, DroppedPartitions, Executor, SchemaChanges
 from vnode_backfill.job.open.writable import check_writable
 from vnode_backfill.spark.slots import check_planned_slots
 
@@ -30,7 +30,7 @@ def plan(config: Config, *, master: str | None, as_json: bool) -> int:
     found = replace(found, findings=(*found.findings, check_planned_slots(with_room_for_workers(config), master)))
     if as_json:
         told = {"findings": to_json(found.findings), "plan": _plan_facts(found), "start": _start_facts(found)}
-        print(json.dumps({"version": 1, **told}))
+        print(json.dumps({"version": 1, **told, "statements": _policies(config)}))
     else:
         print(render(found.findings))
         print(_plan_text(config, found))
@@ -59,6 +59,27 @@ def _start_facts(found: Examined) -> dict[str, object] | None:
     }  # fmt: skip
 
 
+def _policies(config: Config) -> dict[str, str]:
+    return {
+        "schema_changes": config.schema_changes,
+        "dropped_columns": config.dropped_columns,
+        "dropped_partitions": config.dropped_partitions,
+    }
+
+
+def _policy_text(config: Config) -> str:
+    """What becomes of statements that change the table."""
+    if config.schema_changes is SchemaChanges.STOP:
+        does = "the job stops before a statement that changes the table, until it is accepted"
+    elif config.executor is Executor.SINGLE:
+        does = "a statement that changes the table begins a new copy"
+    else:
+        does = "statements that change the table are followed"
+    columns = "kept" if config.dropped_columns is DroppedColumns.KEEP else "dropped from the target"
+    rows = "keep their rows" if config.dropped_partitions is DroppedPartitions.KEEP else "make a new copy necessary"
+    return f"{does}; dropped columns are {columns}, dropped partitions {rows}"
+
+
 def _plan_text(config: Config, found: Examined) -> str:
     facts = _plan_facts(found)
     if facts is None or found.plan is None or found.beginning is None:
@@ -77,4 +98,4 @@ def _plan_text(config: Config, found: Examined) -> str:
     follows = f"the log is followed from {found.beginning.first}" + (
         ", until the copy is complete" if start.bounded else ""
     )
-    return "\n".join((copies, follows, *starting_lines(start)))
+    return "\n".join((copies, follows, _policy_text(config), *starting_lines(start)))

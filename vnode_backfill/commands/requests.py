@@ -7,6 +7,7 @@ carried out is refused here, with exit code 2.
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import time
@@ -28,6 +29,7 @@ from vnode_backfill.words.bitmap import VnodeBitmap, check_assignment, split_eve
 from vnode_backfill.words.errors import BitmapError, ConfigError, StateError
 
 _MOST_DIGITS = 9
+_OFFSET = re.compile(r"[^/\s]+\.[0-9]+:[0-9]+")
 
 
 def rescale(config: Config, *, workers: int | None, bitmaps: Sequence[str]) -> int:
@@ -62,8 +64,17 @@ def pause(config: Config) -> int:
     return ask(writable_job(config)[0], Request(0, RequestKind.PAUSE), "the snapshot waits, the log does not")
 
 
-def resume(config: Config) -> int:
-    return ask(writable_job(config)[0], Request(0, RequestKind.RESUME), "the snapshot continues")
+def resume(config: Config, *, accept: str | None = None) -> int:
+    """Continue the snapshot; with `accept`, let the job pass the statement at that offset instead."""
+    if accept is None:
+        return ask(writable_job(config)[0], Request(0, RequestKind.RESUME), "the snapshot continues")
+    if not _OFFSET.fullmatch(accept):
+        raise ConfigError(
+            f"--accept {accept}: expected the offset of a statement, FILE:POS",
+            hint="`vnode-backfill status` shows it, as in binlog.000042:1234.",
+        )
+    request = Request(0, RequestKind.RESUME, accept=accept)
+    return ask(writable_job(config)[0], request, f"the statement at {accept} is accepted")
 
 
 def stop(config: Config) -> int:

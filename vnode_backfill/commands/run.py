@@ -17,12 +17,14 @@ from vnode_backfill.job.open.locations import owner, state_store
 from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.words.errors import BackfillError, ConfigError
 from vnode_backfill.words.finding import Level
+from vnode_backfill.words.schema_change import Ended, NewCopy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from progress.state.backfill_state import Failure
     from progress.store.store import StateStore
+    from vnode_backfill.decide.protocol import Ending
     from vnode_backfill.job.open.handoff import StoredHandoff
     from vnode_backfill.job.open.opened import Opened
     from vnode_backfill.job.run.loop import Until
@@ -50,6 +52,9 @@ def run(
 
     if (ended := handoff.read_handoff(config, config.job)) is not None:
         return _hand_over(config, ended)
+    if gone := _table_that_ended(config):
+        _say(gone)
+        return 0
     _refuse_several(config, vnodes=asked_vnodes, workers=asked_workers)
     check_writable(config)
     sized = with_room_for_workers(config)
@@ -75,15 +80,46 @@ def run(
             try:
                 say_once(config, opened)
                 _say_of_slots(sized, awaited_session(session, config, opened.store))
-                watched = partial(Watch, config, opened, face, faces=faces)
-                failure = _run_opened(config, session, opened, Until(until), watched)
+                while True:
+                    watched = partial(Watch, config, opened, face, faces=faces)
+                    failure, ending = _run_opened(config, session, opened, Until(until), watched)
+                    if not isinstance(ending, NewCopy):
+                        break
+                    opened = _open_patiently(config, partial(_renewed, config, opened.store, ending))
             finally:
                 opened.store.release()
     if failure is not None:
         print(f"vnode-backfill: {_as_error(failure)}", file=sys.stderr)
         return 1
+    if isinstance(ending, Ended):
+        _say(_table_that_ended(config))
+        return 0
     ended = handoff.read_handoff(config, config.job) if opened.start.bounded else None
     return 0 if ended is None else _hand_over(config, ended)
+
+
+def _renewed(config: Config, store: StateStore, ending: NewCopy) -> Opened:
+    from vnode_backfill.job.open import handoff
+    from vnode_backfill.job.open.renew import renew
+
+    opened = renew(config, store, ending.reason)
+    _say(*handoff.starting_lines(opened.start))
+    return opened
+
+
+def _table_that_ended(config: Config) -> str:
+    """What is to be said of a job whose table is gone; empty if it is there, or there again."""
+    from vnode_backfill.job.open.known_table import definition_now
+    from vnode_backfill.job.open.source import open_known_table
+
+    store = state_store(config)
+    found = store.status_snapshot() if store.exists() else None
+    if found is None or not found.state.schema.ended:
+        return ""
+    if definition_now(open_known_table(config, found.record.definition)) is not None:
+        return ""
+    name = f"{found.record.database}.{found.record.table}"
+    return f"{name} has ended: {found.state.schema.ended}; its target and the job's state stay as they are"
 
 
 def _as_error(failure: Failure) -> BackfillError:
@@ -123,8 +159,11 @@ def awaited_session(session: StartingSession, config: Config, store: StateStore)
 
 def _run_opened(
     config: Config, session: StartingSession, opened: Opened, until: Until, open_watch: Callable[[], Watch]
-) -> Failure | None:
-    """Run a job that is this driver's, to its end; the failure is what stopped it, if anything did."""
+) -> tuple[Failure | None, Ending | None]:
+    """Run a job that is this driver's, to its end; the failure is what stopped it, if anything did.
+
+    With an ending, the table has met a statement after which this copy does not continue.
+    """
     from consume_upstream.throttle import SourceThrottle
     from vnode_backfill.job.open.open import job_of
     from vnode_backfill.job.open.sink import change_buffer, open_sink
@@ -146,7 +185,8 @@ def _run_opened(
         opened.store.leave_lease()
     services.sink.close()
     _say(*description.last_words(services.sink))
-    return failure
+    # Asked to stop, the job stays before the statement. The next run meets it again.
+    return failure, None if job.is_stopping and isinstance(job.ending, NewCopy) else job.ending
 
 
 def _refuse_several(config: Config, **asked: int | None) -> None:

@@ -25,6 +25,7 @@ from progress.store.store import StateStore
 from vnode_backfill.commands.compact import check_walked
 from vnode_backfill.commands.requests import writable_job
 from vnode_backfill.config.job import Config, MergeMode
+from vnode_backfill.job.open.known_table import shape_in_sink
 from vnode_backfill.job.open.opened import acquire, held_lease
 from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.sinks.delta.sink import DeltaSink
@@ -40,6 +41,7 @@ def upgrade(config: Config, *, merge: MergeMode, say: Callable[[str], None] = pr
         if loaded is None:
             raise StateError(f"job {config.job} vanished from {config.state.path}")
         sink = configured_sink(config).turned_over(loaded.record, held_lease(store), merge)
+        sink.use(shape_in_sink(loaded))
         if merge is MergeMode.VECTORS:
             _to_vectors(sink, store, loaded.record, say)
         else:

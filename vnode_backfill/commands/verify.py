@@ -16,7 +16,7 @@ from vnode_backfill.words.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
     from consume_upstream.upstream_table import UpstreamTable
-    from progress.state.backfill_state import BackfillState
+    from progress.store.store import Loaded
     from vnode_backfill.spark.session import StartingSession
     from vnode_backfill.verify.pace import SourcePace
     from vnode_backfill.verify.table import JobProgress
@@ -34,7 +34,7 @@ def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool =
         Comparing(
             loaded,
             session=partial(_session, config, master, quiet=not verbose),
-            source=partial(_source, config, loaded.state),
+            source=partial(_source, config, loaded),
             progress=partial(_progress, config),
         )
     )
@@ -49,19 +49,34 @@ def _session(config: Config, master: str | None, *, quiet: bool) -> AbstractCont
 
 
 @contextmanager
-def _source(config: Config, state: BackfillState) -> Iterator[tuple[UpstreamTable, SourcePace]]:
+def _source(config: Config, loaded: Loaded) -> Iterator[tuple[UpstreamTable, SourcePace]]:
     """The source, and how fast it may be read: as a job is allowed to copy."""
     from consume_upstream.throttle import SourceThrottle
     from vnode_backfill.job.open.source import table_of
     from vnode_backfill.verify.pace import SourcePace
 
-    table, limits = table_of(config, state), config.limits
+    table, limits = table_of(config, loaded.state), config.limits
+    _check_followed(config, table, loaded)
     throttle, source = SourceThrottle(limits.throttle), table.questions()
     busy = (lambda: found.sentence if (found := throttle.reason(source)) else "") if throttle.has_checks else None
     try:
         yield table, SourcePace(limits.rows_per_second, busy, limits.throttle.every.total_seconds())
     finally:
         source.close()
+
+
+def _check_followed(config: Config, table: UpstreamTable, loaded: Loaded) -> None:
+    """Rows are compared by one definition: that of the source, which the target must have followed to."""
+    from vnode_backfill.job.open.known_table import shape_in_sink
+    from vnode_backfill.words.columns import relabelled, what_changed
+
+    held = shape_in_sink(loaded).definition
+    if relabelled(held, table.definition) is None:
+        raise StateError(
+            f"job {config.job} has not followed every statement on {table.definition.table} yet",
+            detail=what_changed(held, table.definition),
+            hint="Let the job run until it has: `vnode-backfill status` shows what is pending.",
+        )
 
 
 def _progress(config: Config) -> JobProgress:

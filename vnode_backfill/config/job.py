@@ -110,6 +110,29 @@ class ZeroDates(StrEnum):
     ERROR = "error"
 
 
+class SchemaChanges(StrEnum):
+    """What a job does at a statement that changes its table."""
+
+    FOLLOW = "follow"
+    STOP = "stop"
+    """Stop before the statement, until somebody accepts it."""
+
+
+class DroppedColumns(StrEnum):
+    """What becomes of a column in the target once the source has dropped it."""
+
+    KEEP = "keep"
+    DROP = "drop"
+
+
+class DroppedPartitions(StrEnum):
+    """What becomes of rows in the target whose partition the source has dropped or truncated."""
+
+    KEEP = "keep"
+    REREAD = "reread"
+    """The whole table is copied again."""
+
+
 class TlsVerify(StrEnum):
     """What of the server's certificate is checked: issuer and host name, issuer only, nothing."""
 
@@ -290,6 +313,9 @@ class Config(Section):
     workers: Count = Field(default_factory=_workers_of)
     executor: Executor = Executor.PARALLEL
     zero_dates: ZeroDates = ZeroDates.NULL
+    schema_changes: SchemaChanges = SchemaChanges.FOLLOW
+    dropped_columns: DroppedColumns = DroppedColumns.KEEP
+    dropped_partitions: DroppedPartitions = DroppedPartitions.REREAD
     epoch: EpochConfig = EpochConfig()
     limits: LimitsConfig = LimitsConfig()
     buffer: BufferConfig = BufferConfig()

@@ -8,6 +8,7 @@ events. No clock, no socket, no Spark: the whole protocol can be run in a test, 
                receipts are committed after the merge (one committer per table): ReceiptsCommitted
                where the epoch merges its own slice, the merge is ordered after ChangesBuffered only
              ──all collected──► EXTENDING (only for a re-snapshot beyond the plan) ──PlanExtended──► SAMPLING
+                            └─► RESOLVING (a statement about the table cut the epoch) ──StatementResolved──► SAMPLING
     SAMPLING ──Sampled──► COMMITTING (this epoch's end and the next one's intent, in one commit)
                       └─► IDLE where nothing changed and nothing is to be done: a Barrier, nothing is written
     COMMITTING ──StateCommitted──► WORKING (next epoch) | IDLE | STOPPED
@@ -15,6 +16,10 @@ events. No clock, no socket, no Spark: the whole protocol can be run in a test, 
     any      ──ActorFailed──► RETRYING ──EpochRestarted──► the same stage again, from its beginning
              ──definite, or too often──► FAILING ──StateCommitted──► STOPPED
              ──definite, during a commit──► RETRYING ──► that commit again ──StateCommitted──► FAILING
+
+The sink follows the definition beside the epochs: `ChangeSink` is ordered when everything before the statement is
+merged, and once more by whoever begins again. The commit after `SinkChanged` says that it has followed. A statement
+after which this copy cannot continue stops the job at the point before it, drained like any stop, with the reason.
 
 A request waits for the end of the epoch, with one exception: an epoch that begins, or begins again, reads as the newest
 requests want it (`_reads`). So a request can always undo one that makes reads fail: a limit, too many workers, a
@@ -27,8 +32,7 @@ nothing is lost: an epoch's offsets become durable in the commit that follows al
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from progress.state.backfill_state import (
     BackfillState,
@@ -39,8 +43,16 @@ from progress.state.backfill_state import (
     check_laws,
 )
 from progress.state.barriers import CdcTableBackfillProgress, CreateMviewProgress
-from progress.state.report import NOTHING_IN_HAND, InHand
-from vnode_backfill.decide.end_of_epoch import NOTHING_COLLECTED, Collected, after_epoch
+from progress.state.report import NOTHING_IN_HAND
+from vnode_backfill.decide.coordination import Coordinator, Stage
+from vnode_backfill.decide.end_of_epoch import NOTHING_COLLECTED, after_epoch
+from vnode_backfill.decide.follow_statement import (
+    after_statement,
+    before_statement,
+    schema_at_end,
+    set_aside,
+    unexplained,
+)
 from vnode_backfill.decide.honour_requests import controlled, honour, set_ranges_back
 from vnode_backfill.decide.next_epoch import (
     Sample,
@@ -48,6 +60,7 @@ from vnode_backfill.decide.next_epoch import (
     merges_own_slice,
     merging_vnodes,
     next_intent,
+    sink_may_change,
     start_reading,
 )
 from vnode_backfill.decide.protocol import (
@@ -55,6 +68,7 @@ from vnode_backfill.decide.protocol import (
     ActorFailed,
     BufferChanges,
     ChangesBuffered,
+    ChangeSink,
     CommitEpoch,
     CommitReceipts,
     EpochMerged,
@@ -68,11 +82,15 @@ from vnode_backfill.decide.protocol import (
     ReadRanges,
     ReceiptsCommitted,
     RequestArrived,
+    ResolveStatement,
     RestartEpoch,
     Sampled,
     SampleSource,
+    SinkChanged,
+    SinkNotChanged,
     Started,
     StateCommitted,
+    StatementResolved,
     Stop,
     TrimBuffer,
 )
@@ -80,68 +98,14 @@ from vnode_backfill.words.epoch import Actor, Barrier, BarrierKind, Epoch
 from vnode_backfill.words.errors import BackfillError, LawBrokenError
 from vnode_backfill.words.key import VnodeId
 from vnode_backfill.words.key_range import SplitPlan
+from vnode_backfill.words.schema_change import Ended, NewCopy, SetAside
 
-
-class Stage(StrEnum):
-    STARTING = "starting"
-    WORKING = "working"
-    EXTENDING = "extending"
-    SAMPLING = "sampling"
-    COMMITTING = "committing"
-    IDLE = "idle"
-    RETRYING = "retrying"
-    FAILING = "failing"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class Coordinator:
-    """What the protocol knows between two events. `saved` is what is committed; `pending` what is being committed.
-
-    `in_hand` is how far the actors say they are; it is shown, and nothing is decided by it.
-    """
-
-    saved: BackfillState
-    plan: SplitPlan
-    attempts_allowed: int = 5
-    stage: Stage = Stage.STARTING
-    attempt: int = 0
-    collected: Collected = NOTHING_COLLECTED
-    in_hand: InHand = NOTHING_IN_HAND
-    pending: BackfillState | None = None
-    pending_plan: SplitPlan | None = None
-    requests: tuple[Request, ...] = ()
-    stopping: bool = False
-    retrying: Stage | None = None
-    asked: int = 0
-    last_error: BackfillError | None = field(default=None, compare=False)
-    ending: Failure | None = None
-    """Why the job ends as soon as the commit in progress has ended."""
-
-    @property
-    def intent(self) -> Intent:
-        if self.saved.intent is None:
-            raise LawBrokenError(f"stage {self.stage} without an intent after epoch {self.saved.epoch}")
-        return self.saved.intent
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether the job ends with a reason that is known already."""
-        return self.stage is Stage.FAILING or self.ending is not None
-
-    @property
-    def barrier(self) -> Barrier:
-        return Barrier(self.intent.epoch, self.intent.kind, self.attempt)
-
-    @property
-    def current_plan(self) -> SplitPlan:
-        return self.plan.at(self.saved.plan_generation)
-
+__all__ = ["Coordinator", "Decision", "Stage", "decide"]
 
 Decision = tuple[Coordinator, tuple[Action, ...]]
 
 
-def decide(state: Coordinator, event: Event) -> Decision:
+def decide(state: Coordinator, event: Event) -> Decision:  # noqa: PLR0912 - one branch per event
     """The one step of the protocol. An event that the stage cannot receive raises, and nothing is ordered.
 
     Late events do not count: those of an earlier attempt, answers to an earlier question, and all that come after the
@@ -152,7 +116,10 @@ def decide(state: Coordinator, event: Event) -> Decision:
     match event:
         case Sampled(ticket=ticket) if ticket < state.asked:
             return state, ()
-        case Started() | PlanExtended() | Sampled() if state.stage in (Stage.RETRYING, Stage.FAILING):
+        case Started() | PlanExtended() | Sampled() | StatementResolved() if state.stage in (
+            Stage.RETRYING,
+            Stage.FAILING,
+        ):
             # Something failed while it was under way: a lease or a JVM lost before the start, a trim beside a question.
             return state, ()
         case Started() if state.stage is Stage.STARTING:
@@ -161,6 +128,10 @@ def decide(state: Coordinator, event: Event) -> Decision:
             return _collect(state, event)
         case PlanExtended(plan=plan) if state.stage is Stage.EXTENDING:
             return _sample(replace(state, stage=Stage.SAMPLING, pending_plan=plan))
+        case StatementResolved() if state.stage is Stage.RESOLVING:
+            return _resolved(state, event)
+        case SinkChanged() | SinkNotChanged():
+            return _followed(state, event)
         case Sampled(sample=sample, ticket=state.asked) if state.stage in (Stage.SAMPLING, Stage.IDLE):
             return _prepare_commit(state, sample)
         case StateCommitted(revision=revision) if state.pending and state.pending.revision == revision:
@@ -178,6 +149,25 @@ def decide(state: Coordinator, event: Event) -> Decision:
             raise LawBrokenError(f"stage {state.stage} cannot receive {type(event).__name__}", detail=repr(event)[:500])
 
 
+def _followed(state: Coordinator, event: SinkChanged | SinkNotChanged) -> Decision:
+    """The sink holds a version of the definition now, or could not follow to it."""
+    if isinstance(event, SinkNotChanged):
+        return _not_followed(state, event)
+    state = replace(state, changed=event.version, changing=0, not_followed=0)
+    return _sample(state) if state.stage is Stage.IDLE else (state, ())
+
+
+def _not_followed(state: Coordinator, event: SinkNotChanged) -> Decision:
+    """Its failures are counted apart: the epochs and samples beside it succeed, and each ends the row of attempts."""
+    if event.version != state.changing or state.is_failing:
+        return state, ()
+    state = replace(state, changing=0)
+    if state.stage is Stage.RETRYING:
+        return _failed(state, event.error)
+    times = state.not_followed + 1
+    return _failed(replace(state, not_followed=times, attempt=max(state.attempt, times - 1)), event.error)
+
+
 def _is_of_epoch(state: Coordinator, epoch: Epoch) -> bool:
     return state.stage is Stage.WORKING and epoch == state.intent.epoch
 
@@ -186,9 +176,19 @@ def _start(state: Coordinator) -> Decision:
     initial = InjectBarrier(Barrier(state.saved.epoch, BarrierKind.INITIAL))
     if state.saved.intent is None:
         state, actions = _sample(replace(state, stage=Stage.IDLE))
+        state, change = _change_sink(state)
+        actions = (*actions, *change)
     else:
         state, actions = _work(state)
     return state, (initial, *actions)
+
+
+def _change_sink(state: Coordinator) -> Decision:
+    """Let the sink follow, once, when it holds all that is before the statement."""
+    pending = state.saved.schema.pending
+    if pending is None or not sink_may_change(state.saved) or pending.number in (state.changing, state.changed):
+        return state, ()
+    return replace(state, changing=pending.number), (ChangeSink(pending),)
 
 
 def _sample(state: Coordinator, *, idle: bool = False) -> Decision:
@@ -204,7 +204,8 @@ def _work(state: Coordinator) -> Decision:
     actions: list[Action] = [InjectBarrier(barrier), _reads(state), BufferChanges(barrier, state.saved.written, intent)]
     if not merges_own_slice(intent):
         actions.append(_merge(state))
-    return state, tuple(actions)
+    state, change = _change_sink(state)
+    return state, (*actions, *change)
 
 
 def _reads(state: Coordinator) -> ReadRanges:
@@ -218,7 +219,9 @@ def _reads(state: Coordinator) -> ReadRanges:
 
 
 def _merge(state: Coordinator) -> MergeEpoch:
-    return MergeEpoch(state.barrier, merging_vnodes(state.saved, state.intent), merge_bound(state.saved, state.intent))
+    saved, intent, buffered = state.saved, state.intent, state.collected.buffered
+    cut = buffered.cut if buffered else None
+    return MergeEpoch(state.barrier, merging_vnodes(saved, intent, cut), merge_bound(saved, intent, cut))
 
 
 def _replaced(state: Coordinator, ordinals: frozenset[int]) -> frozenset[int]:
@@ -235,7 +238,7 @@ def _collect(state: Coordinator, event: RangesRead | ChangesBuffered | EpochMerg
         case ChangesBuffered():
             collected = replace(before, buffered=event)
             if merges_own_slice(state.intent):
-                actions.append(_merge(state))
+                actions.append(_merge(replace(state, collected=collected)))
         case EpochMerged():
             collected = replace(before, merged=event)
         case ReceiptsCommitted():
@@ -276,36 +279,75 @@ def _check_receipts(state: Coordinator, event: RangesRead | ReceiptsCommitted) -
 
 def _all_collected(state: Coordinator) -> Decision:
     """Every read has ended; only now may the next written offset be sampled."""
-    if any(request.extend for request in state.requests) and not _is_stopping(state):
+    buffered = state.collected.buffered
+    cut = buffered.cut if buffered else None
+    if cut is None and state.refused:
+        return _failed(state, unexplained(state.refused, state.intent.written))
+    if cut is not None and state.met is None:
+        return replace(state, stage=Stage.RESOLVING), (ResolveStatement(cut, state.attempt),)
+    follows = state.saved.schema.pending is not None
+    if any(request.extend for request in state.requests) and not _is_stopping(state) and not follows:
+        # The source and the sink are asked for their keys, and a key that was renamed has another name in each.
         return replace(state, stage=Stage.EXTENDING), (ExtendPlan(state.saved.plan_generation),)
     return _sample(replace(state, stage=Stage.SAMPLING))
 
 
+def _resolved(state: Coordinator, event: StatementResolved) -> Decision:
+    """What the statement did is known. Where this copy cannot continue, the job stops before the statement."""
+    state = replace(state, stage=Stage.SAMPLING)
+    if isinstance(event.effect, Ended) and state.saved.schema.pending is not None:
+        # An ended job never runs again. What the buffer holds is merged first: the next epoch meets the statement anew.
+        return _sample(state)
+    if isinstance(event.effect, NewCopy | Ended | SetAside):
+        return _sample(replace(state, met=event, stopping=True))
+    return _sample(replace(state, resolved=event if event.effect is not None else None))
+
+
+def _ended_epoch(state: Coordinator) -> tuple[BackfillState, frozenset[VnodeId]]:
+    """The state at the end of the epoch in progress, after the statement that cut it if the job continues there."""
+    buffered, plan = state.collected.buffered, state.current_plan
+    after = after_epoch(state.saved, state.intent, plan, state.collected)
+    if buffered is None:
+        return after, frozenset()
+    for passed in buffered.passed:
+        after = replace(after, schema=after.schema.noted(passed, "none"))
+    if state.resolved is not None:
+        return after_statement(after, plan, state.intent, state.resolved)
+    return (after, frozenset()) if buffered.cut is None else before_statement(after, plan, buffered.cut)
+
+
 def _prepare_commit(state: Coordinator, sample: Sample) -> Decision:
     finished = state.stage is Stage.SAMPLING
-    after = after_epoch(state.saved, state.intent, state.current_plan, state.collected) if finished else state.saved
-    plan, set_back = state.current_plan, frozenset[VnodeId]()
-    stopping = state.stopping
-    drained = finished and state.intent.kind is BarrierKind.SYNC_CHECKPOINT
+    state = replace(state, first_sample=state.first_sample or sample.written)
+    after, set_back = _ended_epoch(state) if finished else (state.saved, frozenset[VnodeId]())
+    plan, stopping = state.current_plan, state.stopping
+    followed = state.changed > after.schema.in_sink
+    if followed:
+        after = replace(after, schema=replace(after.schema, in_sink=state.changed))
+    # One that met a statement has not reached its sample: it is followed by another.
+    drained = finished and state.intent.kind is BarrierKind.SYNC_CHECKPOINT and state.resolved is None
     last = drained and state.stopping
     honoured = _honoured(state, last=last, drained=drained)
     if state.pending_plan is not None:
         plan = state.pending_plan
-        after, set_back = _extended(after, plan)
+        after, back = _extended(after, plan)
+        set_back |= back
     for request in honoured:
         after, back = honour(after, plan, request)
         set_back |= back
         stopping = stopping or request.kind is RequestKind.STOP
     waiting = tuple(request for request in state.requests if request not in honoured)
     drain = stopping or any(request.kind is RequestKind.RESCALE for request in waiting)
-    intent = None if last else _intent(after, plan, sample, drain=drain, waiting=bool(waiting))
-    if not finished and intent is None and not honoured:
+    extends = bool(waiting) and after.schema.pending is None
+    intent = None if last else _intent(after, plan, sample, drain=drain, waiting=extends)
+    if not finished and intent is None and not honoured and not followed:
         # The source has answered: attempts count in a row, and an idle job has no commit that would end the row.
         state, actions = _sample(replace(state, attempt=0, last_error=None), idle=True)
         return state, (InjectBarrier(Barrier(after.epoch, BarrierKind.BARRIER)), *actions)
     after = replace(
-        start_reading(after, intent, plan), intent=intent, revision=state.saved.revision + 1, failure=None, stopped=last
-    )
+        start_reading(after, intent, plan), intent=intent, revision=state.saved.revision + 1, failure=None, stopped=last,
+        schema=schema_at_end(after, state.met if last else None),
+    )  # fmt: skip
     check_laws(state.saved, after, plan, set_back)
     state = replace(
         state, stage=Stage.COMMITTING, pending=after, pending_plan=plan, requests=waiting, stopping=stopping
@@ -375,15 +417,35 @@ def _committed(state: Coordinator, saved: BackfillState) -> Decision:
         in_hand=NOTHING_IN_HAND,
         attempt=0,
         last_error=None,
+        resolved=None,
+        refused=_refused(state),
     )
     trim = TrimBuffer(saved.lowest_applied)
     if saved.intent is not None:
         state, actions = _work(state)
         return state, (trim, *actions)
     if saved.stopped:
-        return replace(state, stage=Stage.STOPPED), (trim, Stop(None))
+        return _stopped(state, trim)
     state, actions = _sample(replace(state, stage=Stage.IDLE), idle=True)
-    return state, (trim, *actions)
+    state, change = _change_sink(state)
+    return state, (trim, *actions, *change)
+
+
+def _refused(state: Coordinator) -> str:
+    """A read that was refused in the epoch that has just ended; a statement found in it explains it."""
+    read, buffered = state.collected.read, state.collected.buffered
+    return read.refused if read and buffered and buffered.cut is None else ""
+
+
+def _stopped(state: Coordinator, trim: TrimBuffer) -> Decision:
+    """The job has stopped at a consistent offset. A table that is set aside has failed, and its state says so."""
+    met = state.met
+    ending = met.effect if met is not None and isinstance(met.effect, NewCopy | Ended | SetAside) else None
+    if met is not None and isinstance(ending, SetAside):
+        return _fail(
+            replace(state, saved=replace(state.saved, stopped=False)), set_aside(state.saved.epoch, met, ending.reason)
+        )
+    return replace(state, stage=Stage.STOPPED), (trim, Stop(None, ending))
 
 
 def _request(state: Coordinator, request: Request) -> Decision:
@@ -426,17 +488,20 @@ def _fail(state: Coordinator, failure: Failure) -> Decision:
 def _resume(state: Coordinator) -> Decision:
     """The failed stage again, from its beginning."""
     stage = state.retrying or state.stage
+    # What the failed attempt had begun has ended. A change of the sink goes on: it may take longer than many attempts.
     state = replace(state, stage=stage, retrying=None)
     match stage:
         case Stage.STARTING:
             return _start(state)
         case Stage.WORKING:
             return _work(state)
-        case Stage.EXTENDING:
+        case Stage.EXTENDING | Stage.RESOLVING:
             return _all_collected(state)
         case Stage.COMMITTING if state.pending is not None:
             return state, (CommitEpoch(state.pending),)
         case Stage.SAMPLING | Stage.IDLE:
-            return _sample(state)
+            state, actions = _sample(state)
+            state, change = _change_sink(state)
+            return state, (*actions, *change)
         case _:
             raise LawBrokenError(f"stage {stage} cannot begin again")

@@ -39,9 +39,11 @@ def after_epoch(saved: BackfillState, intent: Intent, plan: SplitPlan, collected
         raise LawBrokenError(
             f"visibility would fall from {saved.newest_visible.position} to {collected.buffered.visible.position}"
         )
-    merged = {v.vnode for v in merging_vnodes(saved, intent)}
+    cut = collected.buffered.cut
+    merged = {v.vnode for v in merging_vnodes(saved, intent, cut)}
     read = {receipt.ordinal: receipt for receipt in collected.receipts}
-    bound = merge_bound(saved, intent)
+    bound = merge_bound(saved, intent, cut)
+    captured = cut.before if cut else intent.written
     vnodes = tuple(
         _read(_merged(v, bound, intent.epoch) if v.vnode in merged else v, plan, read, intent.epoch)
         for v in saved.vnodes
@@ -50,10 +52,10 @@ def after_epoch(saved: BackfillState, intent: Intent, plan: SplitPlan, collected
         replace(
             saved,
             epoch=intent.epoch,
-            written=intent.written,
+            written=captured,
             visible=(*saved.visible, (intent.epoch, collected.buffered.visible)),
             missing=collected.buffered.missing,
-            changed=intent.written if collected.buffered.kept else saved.changed,
+            changed=captured if collected.buffered.kept else saved.changed,
             vnodes=vnodes,
         )
     )

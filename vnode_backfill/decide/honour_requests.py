@@ -8,6 +8,8 @@ be honoured is acknowledged with the reason. Three things must be true:
   not live.
 - `applied` is never reset. The range is read only once the source shows at least what is applied (`floor`, see
   `next_epoch`).
+
+A statement that is accepted is one that the job may pass. The acceptance leaves a paused snapshot paused.
 """
 
 from __future__ import annotations
@@ -62,6 +64,8 @@ def controlled(controls: Controls, request: Request) -> Controls:
     match request.kind:
         case RequestKind.RATE_LIMIT:
             return replace(controls, rows_per_second=request.rows_per_second)
+        case RequestKind.RESUME if request.accept:
+            return replace(controls, accepted=request.accept)
         case RequestKind.PAUSE | RequestKind.RESUME:
             return replace(controls, paused=request.kind is RequestKind.PAUSE)
         case _:

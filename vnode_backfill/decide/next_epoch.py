@@ -14,6 +14,10 @@ next commit. These bounds make it right:
 - A range that is read again must not show less than what is applied already, to any vnode: a plan extension may have
   moved a key to another vnode. So the range waits until the visibility covers its vnode's `floor`, the highest applied
   offset when the range was set back.
+- A statement that may concern the table cuts an epoch: the buffer then holds the log up to the statement (`cut`), and
+  the merge of its own slice ends there. A vnode read in the epoch before has its high watermark after the cut, so it
+  does not merge. Until the sink has followed to the next version of the definition, every merge ends before that
+  statement, and no range is read: its rows would have columns that the sink does not hold.
 - A repeated epoch never samples again. So nothing here depends on anything but its arguments.
 """
 
@@ -22,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from consume_upstream.log.offset import CdcOffset, Visibility
+from consume_upstream.log.statement import FoundStatement
 from progress.state.backfill_state import (
     BackfillState,
     Intent,
@@ -53,25 +58,41 @@ def merges_own_slice(intent: Intent) -> bool:
     return intent.own_slice or intent.kind is BarrierKind.SYNC_CHECKPOINT
 
 
-def merge_bound(state: BackfillState, intent: Intent) -> CdcOffset:
+def merge_bound(state: BackfillState, intent: Intent, cut: FoundStatement | None = None) -> CdcOffset:
     """The offset up to which the intent's epoch merges; `state` is the commit that holds the intent."""
-    return intent.written if merges_own_slice(intent) else state.written
+    own = cut.before if cut else intent.written
+    bound = own if merges_own_slice(intent) else state.written
+    pending = state.schema.pending
+    return min(bound, pending.before) if pending else bound
 
 
-def may_go_live(vnode: VnodeState, intent: Intent) -> bool:
+def may_go_live(vnode: VnodeState, intent: Intent, cut: FoundStatement | None = None) -> bool:
     """Whether a merge in the intent's epoch leaves the vnode live.
 
     It does where the high watermark of the vnode's last read is at or below the merge bound: the buffer then holds the
     vnode's whole window. A vnode that is live already may merge again for the same reason.
     """
-    wait = 1 if merges_own_slice(intent) else 2
+    wait = 1 if merges_own_slice(intent) and cut is None else 2
     return vnode.complete is not None and vnode.complete + wait <= intent.epoch
 
 
-def merging_vnodes(state: BackfillState, intent: Intent) -> tuple[VnodeState, ...]:
-    """The vnodes whose changes above `applied` the intent's epoch merges."""
-    bound = merge_bound(state, intent)
-    return tuple(v for v in state.vnodes if may_go_live(v, intent) and (v.applied < bound or v.phase is not Phase.LIVE))
+def merging_vnodes(state: BackfillState, intent: Intent, cut: FoundStatement | None = None) -> tuple[VnodeState, ...]:
+    """The vnodes whose changes above `applied` the intent's epoch merges.
+
+    A vnode may be beyond the bound while the sink follows a statement that emptied the table: it waits.
+    """
+    bound = merge_bound(state, intent, cut)
+    return tuple(
+        v
+        for v in state.vnodes
+        if may_go_live(v, intent, cut) and v.applied <= bound and (v.applied < bound or v.phase is not Phase.LIVE)
+    )
+
+
+def sink_may_change(state: BackfillState) -> bool:
+    """Whether the sink may follow to the next version: it holds all that is before the statement."""
+    pending = state.schema.pending
+    return pending is not None and all(v.complete is None or v.applied >= pending.before for v in state.vnodes)
 
 
 def next_intent(state: BackfillState, plan: SplitPlan, sample: Sample, *, drain: bool) -> Intent | None:
@@ -81,7 +102,7 @@ def next_intent(state: BackfillState, plan: SplitPlan, sample: Sample, *, drain:
     """
     epoch = Epoch(state.epoch + 1)
     kind = BarrierKind.SYNC_CHECKPOINT if drain else BarrierKind.CHECKPOINT
-    reading = state.controls.reading and not drain and not sample.hold
+    reading = state.controls.reading and not drain and not sample.hold and state.schema.pending is None
     lanes = tuple(
         lane_ranges(state, plan, bitmap, sample.rows_per_worker) if reading else () for bitmap in state.assignment
     )
@@ -127,8 +148,10 @@ def _has_work(state: BackfillState, intent: Intent) -> bool:
     if intent.ordinals or intent.written > state.written:
         return True
     waiting = any(v.complete is None and v.floor is not None for v in state.vnodes) and state.controls.reading
-    if waiting and intent.kind is BarrierKind.CHECKPOINT:
+    if waiting and intent.kind is BarrierKind.CHECKPOINT and state.schema.pending is None:
         return True
+    if state.schema.pending is not None:
+        return not sink_may_change(state)
     due = [v for v in state.vnodes if v.complete is not None and v.phase is not Phase.LIVE]
     uneven = len({v.applied for v in state.vnodes if v.phase is Phase.LIVE}) > 1
     if due or uneven:

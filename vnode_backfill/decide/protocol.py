@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt
+from consume_upstream.log.statement import FoundStatement
 from progress.state.backfill_state import BackfillState, Failure, Intent, Request, VnodeState
 from progress.state.barriers import (
     ActorFailure,
@@ -17,10 +18,12 @@ from progress.state.barriers import (
     LocalBarrierEvent,
     OtherEvent,
 )
+from progress.state.schema_state import DefinitionVersion
 from vnode_backfill.decide.next_epoch import Sample
 from vnode_backfill.words.epoch import Barrier, Epoch
 from vnode_backfill.words.errors import BackfillError
 from vnode_backfill.words.key_range import SplitPlan
+from vnode_backfill.words.schema_change import Ended, NewCopy, SetAside, StatementEffect, TableShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +41,21 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class RangesRead:
+    """`refused` is why the source would not read a range by the columns that the job knows; it stays unread."""
+
     epoch: Epoch
     receipts: tuple[RangeReceipt, ...]
     attempt: int = 0
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesBuffered:
-    """The log up to the intent's written offset is in the buffer; `kept` changes of it were not dropped."""
+    """The log up to the intent's written offset is in the buffer; `kept` changes of it were not dropped.
+
+    With a `cut` it is there up to the point before a statement that may concern the table. `passed` are statements
+    that concern it and change nothing.
+    """
 
     epoch: Epoch
     visible: VisibleAt
@@ -54,6 +64,36 @@ class ChangesBuffered:
     attempt: int = 0
     newest: int = 0
     """When the newest change among them was made, in seconds since 1970; 0 where there was none."""
+    cut: FoundStatement | None = None
+    passed: tuple[FoundStatement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StatementResolved:
+    """What the statement that cut the epoch has done; `effect` is None where the job was asked to stop meanwhile.
+
+    `shape` is what the target holds after it, where the target follows.
+    """
+
+    found: FoundStatement
+    effect: StatementEffect | None
+    shape: TableShape | None = None
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkChanged:
+    """The sink holds this version of the definition now. That stays true, whatever attempt found it out."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkNotChanged:
+    """The sink could not follow to this version of the definition."""
+
+    version: int
+    error: BackfillError
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +158,7 @@ class EpochRestarted:
 Event = (
     Started | RangesRead | ChangesBuffered | EpochMerged | ReceiptsCommitted | PlanExtended | Sampled | StateCommitted
     | RequestArrived | ActorFailed | EpochRestarted | CreateMviewProgress | CdcTableBackfillProgress
+    | StatementResolved | SinkChanged | SinkNotChanged
 )  # fmt: skip
 
 
@@ -177,6 +218,21 @@ class ExtendPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class ResolveStatement:
+    """Find out what the statement that cut the epoch has done to the table."""
+
+    found: FoundStatement
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSink:
+    """Let the sink follow to a version of the definition, beside the epochs. A second time changes nothing."""
+
+    version: DefinitionVersion
+
+
+@dataclass(frozen=True, slots=True)
 class SampleSource:
     """Ask the source once; `idle` after a pause, because the last answer held no work."""
 
@@ -204,12 +260,19 @@ class RestartEpoch:
     cause: BackfillError
 
 
+Ending = NewCopy | Ended | SetAside
+"""Effects of a statement after which this copy does not continue."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
+    """`ending` is what the table has met, where the job cannot continue with this copy."""
+
     failure: Failure | None
+    ending: Ending | None = None
 
 
 Action = (
     InjectBarrier | ReadRanges | BufferChanges | MergeEpoch | CommitReceipts | ExtendPlan | SampleSource | CommitEpoch
-    | TrimBuffer | RestartEpoch | Stop
+    | TrimBuffer | RestartEpoch | Stop | ResolveStatement | ChangeSink
 )  # fmt: skip

@@ -23,7 +23,6 @@ generation.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -32,22 +31,22 @@ from threading import Lock
 from uuid import uuid4
 
 import pyarrow as pa
-from deltalake import Schema
 
 from vnode_backfill import __version__
 from vnode_backfill.delta.files import DataFile, FileReceipt, Masked
 from vnode_backfill.delta.log.actions import (
     NOTE,
+    NOTES,
     TXN_ID,
     VECTORS,
     Action,
-    LiveFile,
     Metadata,
     Protocol,
     commit_text,
     note_of,
     transaction_id,
 )
+from vnode_backfill.delta.log.commit_actions import file_actions, milliseconds, replacing_actions, transaction
 from vnode_backfill.delta.log.names import LOG, commit_name
 from vnode_backfill.delta.log.protocol import check_writable
 from vnode_backfill.delta.log.replay import (
@@ -58,13 +57,15 @@ from vnode_backfill.delta.log.replay import (
     newest,
     tombstones,
 )
+from vnode_backfill.delta.log.schema import schema_text
 from vnode_backfill.delta.log.upkeep import checkpoint_due, clean, make_checkpoint, waits_since
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.delta.sweep import Sweep, swept
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import FencedError, LawBrokenError, OvertakenError, SinkError, StateError
 
-_DRIVER = "driver"
+_DRIVER, _SCHEMA = "driver", "schema"
+_PREPARED = "/prepare"
 _SEARCHED_COMMITS = 4096
 _WRITE: Action = {"operation": "WRITE", "operationParameters": {"mode": "Append", "partitionBy": "[]"}}
 
@@ -121,14 +122,14 @@ class DeltaLog:
         The commit counts as the one that `landed` names. `features` are demanded of readers and writers beyond those
         that the columns' types need.
         """
-        text = Schema.from_arrow(schema).to_json()
-        now = _milliseconds()
+        text = schema_text(schema)
+        now = milliseconds()
         metadata = Metadata(str(uuid4()), text, configuration=configuration, created=now)
         files = () if over is None else over.files.values()
         actions: list[tuple[str, Action]] = [
             ("protocol", Protocol.of(text, features).to_action()),
             ("metaData", metadata.to_action()),
-            *(("txn", _transaction(self._app(kind), epoch, now)) for kind, epoch in ([landed] if landed else [])),
+            *(("txn", transaction(self._app(kind), epoch, now)) for kind, epoch in ([landed] if landed else [])),
             *(("remove", file.to_remove(now, data_change=True)) for file in files),
         ]
         with storage_errors(f"{self.what} cannot be created at {self.storage.path}"):
@@ -164,6 +165,10 @@ class DeltaLog:
             )
         return found == epoch
 
+    def version_of(self, table: TableVersion, kind: str) -> int:
+        """The newest version of this kind that has landed, 0 if none has."""
+        return table.transactions.get(self._app(kind), 0)
+
     def commit(
         self,
         table: TableVersion,
@@ -175,16 +180,16 @@ class DeltaLog:
         masked: Sequence[Masked] = (),
     ) -> TableVersion:
         """Change files as this epoch's commit, right on top of `table`, or raise `OvertakenError`. The new version."""
-        self._check_generation(table)
+        self.check_generation(table)
         told = {"app": self._app(kind), "epoch": epoch, "note": note}
-        files = _file_actions(table, added, removed, masked, data_change=True)
+        files = file_actions(table, added, removed, masked, data_change=True)
         return self._write(table, [*self._transactions({kind: epoch}), *files], json.dumps(told))
 
     def remove(self, table: TableVersion, files: Sequence[DataFile]) -> TableVersion:
         """Remove files, in a commit that belongs to no epoch. The caller must not remove what is gone already."""
-        self._check_generation(table)
+        self.check_generation(table)
         return self._write(
-            table, [*self._transactions({}), *_file_actions(table, (), files, (), data_change=True)], "{}"
+            table, [*self._transactions({}), *file_actions(table, (), files, (), data_change=True)], "{}"
         )
 
     def rearrange(
@@ -198,14 +203,14 @@ class DeltaLog:
 
         The commit belongs to no epoch and no driver, because the rows stay the same whichever process makes it.
         """
-        return self._write(table, _file_actions(table, added, removed, masked, data_change=False), "{}")
+        return self._write(table, file_actions(table, added, removed, masked, data_change=False), "{}")
 
     def redefine(self, table: TableVersion, protocol: Protocol, properties: Mapping[str, str]) -> TableVersion:
         """Change what the table demands of readers and writers, and its properties. No row changes.
 
         Right on top of `table`, or `OvertakenError`. Features that files still need cannot be dropped.
         """
-        self._check_generation(table)
+        self.check_generation(table)
         configuration = {**table.metadata.configuration, **properties}
         metadata = replace(table.metadata, configuration=configuration)
         check_writable(protocol, metadata, self.storage.path)
@@ -217,6 +222,55 @@ class DeltaLog:
         actions = [*self._transactions({}), ("protocol", protocol.to_action()), ("metaData", metadata.to_action())]
         told = {"operation": "SET TBLPROPERTIES", "operationParameters": {"properties": json.dumps(dict(properties))}}
         return self._put(table, actions, told)
+
+    def redefine_files(
+        self,
+        table: TableVersion,
+        mark: tuple[str, Epoch],
+        defined: tuple[Protocol, Metadata],
+        added: Sequence[FileReceipt],
+        removed: Sequence[DataFile],
+    ) -> TableVersion:
+        """Change what the table is and its files at once, as the commit that `mark` names.
+
+        Right on top of `table`, or `OvertakenError`.
+        """
+        self.check_generation(table)
+        protocol, metadata = defined
+        check_writable(protocol, metadata, self.storage.path)
+        actions = [
+            *self._transactions(dict([mark])),
+            *([("protocol", protocol.to_action())] if protocol != table.protocol else []),
+            ("metaData", metadata.to_action()),
+            *file_actions(table, added, removed, (), data_change=True),
+        ]
+        return self._put(table, actions, {"operation": "CHANGE COLUMNS", "operationParameters": {}})
+
+    def take_in(
+        self, table: TableVersion | None, copy: TableVersion, folder: str, notes: Mapping[str, str], ended: int
+    ) -> TableVersion:
+        """Replace everything that the table holds by what its copy in `folder` holds, right on top of `table`.
+
+        What this job has committed to the copy counts as committed here, with the `notes` of these applications. Every
+        other job that this table was prepared for gets the driver generation `ended`, so that it commits no more.
+        Properties that somebody else has set stay.
+        """
+        marks = {app: version for app, version in copy.transactions.items() if app.startswith(f"{self.job_id}/")}
+        if table is not None:
+            self.check_generation(table)
+            marks |= {f"{job}/{_DRIVER}": ended for job in prepared_jobs(table) - {self.job_id}}
+        if self.generation:
+            marks[self._app(_DRIVER)] = self.generation
+        actions = replacing_actions(table, copy, folder, marks)
+        told = json.dumps({NOTES: [{"app": app, "epoch": marks[app], "note": note} for app, note in notes.items()]})
+        return self._put(table, actions, {"operation": "REPLACE TABLE", "operationParameters": {}, NOTE: told})
+
+    def newest_notes(self, table: TableVersion) -> dict[str, str]:
+        """What the commits of this job's newest epoch said of themselves, by application."""
+        epoch = self._newest_epoch(table)
+        apps = [app for app, version in self._own(table).items() if version == epoch]
+        found = {app: self._told(table, app, Epoch(epoch)) for app in apps}
+        return {app: note for app, note in found.items() if note is not None}
 
     def maintain(self, table: TableVersion, at_latest: timedelta | None = None) -> int:
         """Make a checkpoint if one is due, and delete commits that nobody needs. The checkpoint's size, 0 without one.
@@ -247,7 +301,8 @@ class DeltaLog:
         ended are wanted, however old they are.
         """
         with storage_errors(f"{self.storage.path} cannot be swept"):
-            sweep = Sweep(datetime.now(UTC), timedelta(hours=retention_hours), self._newest_epoch(self.open()))
+            table, retention = self.open(), timedelta(hours=retention_hours)
+            sweep = Sweep(datetime.now(UTC), retention, self._newest_epoch(table), prepared_jobs(table))
             gone = sweep.unneeded(self.storage.list_files(without=LOG), self.open, partial(tombstones, self.storage))
             return swept(self.storage, gone)
 
@@ -255,21 +310,26 @@ class DeltaLog:
         """What this epoch's commit of this kind said of itself, or None if it has not landed."""
         if not self.landed(table, kind, epoch):
             return None
-        app = self._app(kind)
-        with storage_errors(f"the history of {self.what} cannot be read"):
-            for version, data in self._commits_with(table, app):
-                found = note_of(data, app, epoch, commit_name(version))
-                if found is not None:
-                    return found
+        found = self._told(table, self._app(kind), epoch)
+        if found is not None:
+            return found
         raise StateError(
             f"{self.what} holds the {kind} of epoch {epoch}, but the commit with its note is no longer in the log",
             detail=f"The newest commits of {self.storage.path} were searched, {_SEARCHED_COMMITS:,} at most.",
             hint="Re-snapshot the table, and keep its log for longer.",
         )
 
+    def _told(self, table: TableVersion, app: str, epoch: Epoch) -> str | None:
+        with storage_errors(f"the history of {self.what} cannot be read"):
+            for version, data in self._commits_with(table, app):
+                found = note_of(data, app, epoch, commit_name(version))
+                if found is not None:
+                    return found
+        return None
+
     def fence(self, table: TableVersion) -> None:
         """Make this driver's generation the only one that may commit. A second call changes nothing."""
-        self._check_generation(table)
+        self.check_generation(table)
         if self.generation and table.transactions.get(self._app(_DRIVER)) != self.generation:
             self._write(table, self._transactions({}), "{}")
 
@@ -280,7 +340,8 @@ class DeltaLog:
     def _app(self, kind: str) -> str:
         return f"{self.job_id}/{kind}"
 
-    def _check_generation(self, table: TableVersion) -> None:
+    def check_generation(self, table: TableVersion) -> None:
+        """FencedError if a later driver has taken the table over."""
         found = table.transactions.get(self._app(_DRIVER))
         if found is not None and found > self.generation:
             raise FencedError(
@@ -291,8 +352,8 @@ class DeltaLog:
     def _transactions(self, epochs: Mapping[str, int]) -> list[tuple[str, Action]]:
         """The marks of a commit: those of its epoch, and of this driver where drivers may replace each other."""
         marks = {**epochs, **({_DRIVER: self.generation} if self.generation else {})}
-        now = _milliseconds()
-        return [("txn", _transaction(self._app(kind), version, now)) for kind, version in marks.items()]
+        now = milliseconds()
+        return [("txn", transaction(self._app(kind), version, now)) for kind, version in marks.items()]
 
     def _commits_with(self, table: TableVersion, app: str) -> Iterable[tuple[int, bytes]]:
         """The commit that has set the application's transaction if it is known, else the newest ones backwards."""
@@ -313,10 +374,10 @@ class DeltaLog:
         return max(self._own(table).values(), default=0)
 
     def _own(self, table: TableVersion) -> dict[str, int]:
-        """This job's transactions, except those that count drivers."""
-        driver = self._app(_DRIVER)
+        """This job's transactions, except those that count drivers or versions of the definition."""
+        others = {self._app(kind) for kind in (_DRIVER, _SCHEMA)}
         own = table.transactions.items()
-        return {app: epoch for app, epoch in own if app.startswith(f"{self.job_id}/") and app != driver}
+        return {app: epoch for app, epoch in own if app.startswith(f"{self.job_id}/") and app not in others}
 
     def _place(self, table: TableVersion, app: str) -> int:
         if app in table.places:
@@ -335,7 +396,7 @@ class DeltaLog:
         """Write the commit behind `table`, or the first one, and hold the version that it makes."""
         number = str(uuid4())
         version = 0 if table is None else table.version + 1
-        engine = {"timestamp": _milliseconds(), "engineInfo": f"vnode-backfill/{__version__}", TXN_ID: number}
+        engine = {"timestamp": milliseconds(), "engineInfo": f"vnode-backfill/{__version__}", TXN_ID: number}
         text = commit_text([("commitInfo", {**engine, **information}), *actions])
         with storage_errors(f"{self.what} cannot be committed to at {self.storage.path}"):
             tag = self._put_once(version, text, number)
@@ -371,50 +432,6 @@ class DeltaLog:
             )
 
 
-def _file_actions(
-    table: TableVersion,
-    added: Sequence[FileReceipt],
-    removed: Sequence[DataFile],
-    masked: Sequence[Masked],
-    *,
-    data_change: bool,
-) -> list[tuple[str, Action]]:
-    """The one place where removals are made: each of a file that the version has, with the vector that it has."""
-    now = _milliseconds()
-    gone = [_live(table, file) for file in (*removed, *(each.file for each in masked))]
-    if len({file.name for file in gone}) < len(gone):
-        raise LawBrokenError(f"a commit behind version {table.version} would remove a file twice")
-    new = [
-        *(_live(table, each.file).masked(each.vector) for each in masked),
-        *(LiveFile.added(receipt, now) for receipt in added),
-    ]
-    _check_vectors(table, new)
-    return [
-        *(("remove", file.to_remove(now, data_change=data_change)) for file in gone),
-        *(("add", file.to_add(data_change=data_change)) for file in new),
-    ]
-
-
-def _live(table: TableVersion, file: DataFile) -> LiveFile:
-    found = table.files.get(file.identity)
-    if found is None:
-        raise LawBrokenError(
-            f"{file.path} with the vector {file.identity[1]} is not in version {table.version} and cannot be removed",
-        )
-    return found
-
-
-def _check_vectors(table: TableVersion, files: Sequence[LiveFile]) -> None:
-    vectors = [file.vector for file in files if file.vector is not None]
-    if vectors and VECTORS not in table.protocol.features:
-        raise LawBrokenError(f"version {table.version} has no deletion vectors, and a commit would add {len(vectors)}")
-    if any(vector.storage == "i" for vector in vectors):
-        raise LawBrokenError("a deletion vector would be kept in the log itself, which some readers do not survive")
-
-
-def _transaction(app: str, version: int, now: int) -> Action:
-    return {"appId": app, "version": version, "lastUpdated": now}
-
-
-def _milliseconds() -> int:
-    return int(time.time() * 1000)
+def prepared_jobs(table: TableVersion) -> frozenset[str]:
+    """The jobs that the table was ever made ready for."""
+    return frozenset(app.removesuffix(_PREPARED) for app in table.transactions if app.endswith(_PREPARED))

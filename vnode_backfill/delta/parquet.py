@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from uuid import uuid4
@@ -46,6 +46,8 @@ class FileLayout:
     statistics: tuple[str, ...]
     file_bytes: int
     row_group_rows: int = 131_072
+    optional: tuple[str, ...] = ()
+    """Columns that rows may lack: they are NULL there. Rows that lack another column are refused."""
 
     @classmethod
     def of(cls, definition: TableDefinition, file_bytes: int) -> FileLayout:
@@ -56,6 +58,14 @@ class FileLayout:
             statistics=(*definition.key, *others)[: max(_STATISTICS_COLUMNS, len(definition.key))],
             file_bytes=file_bytes,
         )
+
+    def within(self, schema: pa.Schema) -> FileLayout:
+        """The same for files that have these columns only."""
+        there = frozenset(schema.names)
+        dictionaries, statistics = (
+            tuple(name for name in names if name in there) for names in (self.dictionaries, self.statistics)
+        )
+        return replace(self, dictionaries=dictionaries, statistics=statistics)
 
 
 def unique_stem(prefix: str) -> str:
@@ -109,7 +119,7 @@ def _row_groups(
     for batch in batches:
         if not batch.num_rows:
             continue
-        table = as_schema(batch, schema)
+        table = as_schema(batch, schema, layout.optional)
         waiting.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
         if rows >= layout.row_group_rows or size >= ROW_GROUP_BYTES:
@@ -119,22 +129,34 @@ def _row_groups(
         yield pa.concat_tables(waiting)
 
 
-def as_schema(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of `schema`, in its order and of its types; refuses a value that would have to be changed."""
+def as_schema(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, optional: Sequence[str] = ()) -> pa.Table:
+    """The columns of `schema`, in its order and of its types; refuses a value that would have to be changed.
+
+    Those that are `optional` are NULL where they are lacking; any other must be there.
+    """
     table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+    there = frozenset(table.column_names)
+    for name in optional:
+        if name not in there and name in schema.names:
+            table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
     return table.select(schema.names).cast(schema)
 
 
+def as_read(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows of a file with the columns of the table: one that was added after the file was written is NULL in it."""
+    return as_schema(batch, schema, schema.names)
+
+
 def read_columns(storage: Storage, path: str, schema: pa.Schema, *, gone: Rows | None = None) -> pa.Table:
-    """Some columns of a file: all rows, in order, except those that are gone."""
+    """Some columns of a file: all rows, in order, except those that are gone. A column that it lacks is NULL."""
     with storage.filesystem().open_input_file(path) as source:
         parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
-        table = as_schema(parquet.read(columns=schema.names, use_threads=False), schema)
+        table = as_read(parquet.read(columns=schema.names, use_threads=False), schema)
     return table if gone is None else table.filter(pa.array(~gone.mask(table.num_rows)))
 
 
 def read_batches(storage: Storage, path: str, schema: pa.Schema, *, gone: Rows | None = None) -> Iterator[pa.Table]:
-    """The rows of a file in order, a bounded number at a time, except those that are gone.
+    """The rows of a file in order, a bounded number at a time, except those that are gone. A lacking column is NULL.
 
     `gone.rest` of the file's rows has the positions of those that come.
     """
@@ -145,10 +167,12 @@ def read_batches(storage: Storage, path: str, schema: pa.Schema, *, gone: Rows |
         left = None if gone is None else ~gone.mask(count)
         start = 0
         for batch in parquet.iter_batches(batch_size=batch_rows(size, count), columns=schema.names, use_threads=False):
-            kept = batch if left is None else batch.filter(pa.array(left[start : start + batch.num_rows]))
-            start += batch.num_rows
+            # Types first: another writer's file may hold views of text or bytes, and those cannot be filtered.
+            rows = as_read(batch, schema)
+            kept = rows if left is None else rows.filter(pa.array(left[start : start + rows.num_rows]))
+            start += rows.num_rows
             if kept.num_rows:
-                yield as_schema(kept, schema)
+                yield kept
 
 
 def batch_rows(size: int, rows: int) -> int:

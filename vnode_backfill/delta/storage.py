@@ -145,6 +145,18 @@ class Storage:
             pages = obstore.list(store, folder, offset=f"{folder}/{after}" if after else None)
             return sorted(entry["path"].removeprefix(f"{folder}/") for page in pages for entry in page)
 
+    def list_folders(self, folder: str) -> list[str]:
+        """The names of the folders in a folder, in order; none if it is not there."""
+        local = local_path(self.path)
+        if local is not None:
+            try:
+                return sorted(entry.name for entry in (local / folder).iterdir() if entry.is_dir())
+            except FileNotFoundError:
+                return []
+        with self._store() as store:
+            found = obstore.list_with_delimiter(store, folder)["common_prefixes"]
+            return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+
     def list_files(self, without: str) -> list[StoredFile]:
         """Every file below the folder, but not those of the folder `without` in it. Links are neither followed nor
         named."""

@@ -10,6 +10,8 @@ table is made of a data file and, if it has one, of the file that holds its vect
     of an epoch that may still be committed        → kept
     never named by a commit, older than a day      → goes
     below a folder or with a name that begins with `_` or `.`   → not looked at, except vectors in `_dv`
+    the same in the folder of a copy that took the table's place   → like the above, its old log included
+    in the folder of any other copy                → not looked at: it is being made, and its own log names its files
 
 Why the order of questions matters: the folder is listed first, then the live files are asked for, then the removals. A
 file that is removed in between counts as live, and one that is added in between is young.
@@ -18,13 +20,15 @@ file that is removed in between counts as live, and one that is added in between
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import unquote
 
+from vnode_backfill.delta.copies import COPIES
 from vnode_backfill.delta.files import DeletionVector
 from vnode_backfill.delta.log.actions import Action
+from vnode_backfill.delta.log.names import LOG
 from vnode_backfill.delta.log.replay import TableVersion, in_threads
 from vnode_backfill.delta.storage import Storage, StoredFile
 from vnode_backfill.delta.vectors import FOLDER, vector_path
@@ -43,6 +47,8 @@ class Sweep:
     retention: timedelta
     newest_epoch: int = 0
     """The newest epoch that has landed. Files named for it or a later one may still be committed, however old."""
+    placed: frozenset[str] = frozenset()
+    """The copies that took the table's place: no file of theirs is waiting to be committed."""
 
     def unneeded(
         self,
@@ -51,10 +57,16 @@ class Sweep:
         removals: Callable[[], Iterable[Action]],
     ) -> list[str]:
         """The paths of files that nobody needs."""
-        found = [file for file in listed if _is_looked_at(file.path)]
+        found = [file for file in listed if self._is_looked_at(file.path)]
         kept = {place for file in live().files.values() for place in _places(file.path, file.vector)}
         removed = _last_removed(removals())
         return [file.path for file in found if not kept & _keys(file.path) and self._may_go(file, removed)]
+
+    def _is_looked_at(self, path: str) -> bool:
+        folders = path.split("/")
+        if folders[0] == COPIES:
+            return len(folders) > 2 and folders[1] in self.placed and (folders[2] == LOG or _is_of_table(folders[2:]))
+        return _is_of_table(folders)
 
     def _may_go(self, file: StoredFile, removed: Mapping[str, datetime]) -> bool:
         times = [removed[key] for key in _keys(file.path) if key in removed]
@@ -73,8 +85,8 @@ def swept(storage: Storage, paths: Iterable[str]) -> list[str]:
     return gone
 
 
-def _is_looked_at(path: str) -> bool:
-    folders = path.split("/")
+def _is_of_table(folders: Sequence[str]) -> bool:
+    """Whether a path may be that of a data file, or of a file of vectors."""
     hidden = [part for part in folders if part.startswith(("_", "."))]
     return not hidden or (hidden == [FOLDER] and folders[0] == FOLDER)
 

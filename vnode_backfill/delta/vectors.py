@@ -40,7 +40,7 @@ _VERSION = b"\x01"
 _PORTABLE = 1681511377
 _BASE85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_UUID_LETTERS = 20
+UUID_LETTERS = 20
 _DAMAGED = "Restore the file from a copy, or re-snapshot the table: which rows are deleted is not known without it."
 _MISSING = (
     "Restore the file from a copy, or re-snapshot the table. Let only this job sweep the table: "
@@ -64,8 +64,7 @@ def write_vectors(storage: Storage, gone: Sequence[Rows]) -> list[DeletionVector
     path = _file_name(FOLDER, name)
     with storage_errors(f"deletion vectors cannot be written to {storage.path}/{path}"):
         storage.make_folder(FOLDER)
-        with storage.filesystem().open_output_stream(path) as stream:
-            stream.write(bytes(content))
+        storage.write_whole(path, bytes(content))
     return vectors
 
 
@@ -82,7 +81,7 @@ def vector_path(vector: DeletionVector) -> str | None:
     """The file that holds a vector, below the table's folder or absolute; None if the log itself holds it."""
     match vector.storage:
         case "u":
-            folder, encoded = vector.place[:-_UUID_LETTERS], vector.place[-_UUID_LETTERS:]
+            folder, encoded = vector.place[:-UUID_LETTERS], vector.place[-UUID_LETTERS:]
             return _file_name(folder, UUID(bytes=_from_z85(encoded)))
         case "p":
             return _absolute(vector.place)

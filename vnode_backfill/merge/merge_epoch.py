@@ -39,6 +39,7 @@ from vnode_backfill.words.bitmap import VnodeBitmap
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key import KeyKind
 from vnode_backfill.words.key_range import SplitPlan
+from vnode_backfill.words.lift import NO_LIFTS, Lifts
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -60,6 +61,7 @@ class MergeShare:
     table: UpstreamTable
     window: MergeWindow
     every_change: bool = False
+    lifts: Lifts = NO_LIFTS
 
     def changes(
         self,
@@ -113,7 +115,7 @@ def merge_epoch(
     if not files or sink.merged(epoch):
         return 0
     window = MergeWindow(plan, merge_view(state, plan), applied, action.upto)
-    share = MergeShare(route.table, window, sink.needs_window)
+    share = MergeShare(route.table, window, sink.needs_window, state.schema.lifts())
     staging = sink.staging
     if spark is None or staging is None or _is_small(files):
         found_here = share.changes(_reader(buffer, share), files, progress(0), route.lend)
@@ -186,7 +188,7 @@ def _lanes(
 
 
 def _reader(buffer: ChangeBuffer, share: MergeShare) -> BufferReader:
-    return buffer.reader(before=share.every_change)
+    return buffer.reader(before=share.every_change, definition=share.table.definition, lifts=share.lifts)
 
 
 def _stage_lane(lane: _Lane, lend: LendSession | None = None) -> StagedFile | None:

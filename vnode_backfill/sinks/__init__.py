@@ -8,14 +8,15 @@ The promises correctness rests on, kept by every sink and proven by one suite of
   first one did;
 - appended and replaced ranges of one epoch are two transactions with different ids, so that a crash between them can be
   seen;
-- a deleted key is gone.
+- a deleted key is gone;
+- a change of columns takes effect once per version of the definition, for all rows at once where the target has commits.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from vnode_backfill.sinks.changes import Changes
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key import Key
 from vnode_backfill.words.key_range import SplitPlan
+from vnode_backfill.words.schema_change import ColumnStep, TableShape
 
 __all__ = ["FileReceipt", "RangeWriter", "ReadReceipt", "Sink", "TaskRunner", "Weighing"]
 
@@ -53,6 +55,11 @@ class ReadReceipt:
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
+
+    def within(self, folder: str) -> ReadReceipt:
+        """The same, as it is named where the files' own folder is `folder`."""
+        files = tuple(replace(file, path=f"{folder}/{file.path}") for file in self.files)
+        return replace(self, files=files)
 
 
 def receipts_to_json(receipts: Sequence[ReadReceipt]) -> str:
@@ -91,6 +98,40 @@ class Sink(Protocol):
     @property
     def has_vectors(self) -> bool:
         """Whether rows of the target may be deleted by vectors, which earlier releases would lose. Once prepared."""
+        ...
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether rows go to a new copy beside the target, which shows something else until `put_in_place`."""
+        ...
+
+    def use(self, shape: TableShape) -> None:
+        """Write and read rows of this shape from now on; never during another call. The target stays as it is."""
+        ...
+
+    def change(
+        self, version: int, shape: TableShape, steps: Sequence[ColumnStep], tasks: TaskRunner | None = None
+    ) -> None:
+        """Make the target hold `shape`, to which the steps of one statement lead, and use it from then on.
+
+        Takes effect once per version. SinkError if the target cannot follow; it is as before then.
+        """
+        ...
+
+    def empty(self, version: int, shape: TableShape) -> None:
+        """Take every row away, as the change to this version of the definition, and use its shape from then on."""
+        ...
+
+    def schema_version(self) -> int:
+        """The newest version that `change` or `empty` has brought; 0 if there was none.
+
+        A driver that was cut off after one of them finds here that it must call it again before anything else: rows of
+        the shape before are refused.
+        """
+        ...
+
+    def put_in_place(self) -> None:
+        """Let the target hold what the copy beside it holds, all at once. Nothing happens if there is no copy."""
         ...
 
     def prepare(self) -> None:

@@ -34,7 +34,7 @@ from vnode_backfill.snapshot.rate_limit import RowBudget, lanes_at_once
 from vnode_backfill.snapshot.read_ahead import Batches, Ranges, ReadAhead
 from vnode_backfill.spark.tasks import run_tasks
 from vnode_backfill.words.epoch import Epoch
-from vnode_backfill.words.errors import KeyOrderError
+from vnode_backfill.words.errors import KeyOrderError, SchemaChangedError
 from vnode_backfill.words.key import Key, KeyKind, keys_of
 from vnode_backfill.words.key_range import PlannedRange, SplitPlan
 
@@ -57,10 +57,20 @@ class Lane:
     progress: TaskProgress | None = None
 
 
-def read_ranges(spark: SparkContext, lanes: Sequence[Lane]) -> list[ReadReceipt]:
+@dataclass(frozen=True, slots=True)
+class LanesRead:
+    """The ranges that were read to their end. `refused` is why a lane ended early: the table has other columns."""
+
+    receipts: tuple[ReadReceipt, ...] = ()
+    refused: str = ""
+
+
+def read_ranges(spark: SparkContext, lanes: Sequence[Lane]) -> LanesRead:
     """Read all lanes at once, one Spark partition and one source connection each; nothing is visible in the sink yet."""
     lanes = _within_rate([lane for lane in lanes if lane.ranges])
-    return [receipt for receipts in run_tasks(spark, _read_lane, lanes) for receipt in receipts]
+    done = run_tasks(spark, _read_lane, lanes)
+    receipts = tuple(receipt for lane in done for receipt in lane.receipts)
+    return LanesRead(receipts, next((lane.refused for lane in done if lane.refused), ""))
 
 
 def _within_rate(lanes: Sequence[Lane]) -> list[Lane]:
@@ -78,8 +88,14 @@ def _within_rate(lanes: Sequence[Lane]) -> list[Lane]:
     return [replace(lane, rows_per_second=total / count) for lane in chosen]
 
 
-def _read_lane(lane: Lane) -> list[ReadReceipt]:
-    return list(VnodeStream(lane).receipts())
+def _read_lane(lane: Lane) -> LanesRead:
+    """A table that was changed meanwhile fails nothing: the log holds the statement, and the ranges stay unread."""
+    receipts: list[ReadReceipt] = []
+    try:
+        receipts.extend(VnodeStream(lane).receipts())
+    except SchemaChangedError as error:
+        return LanesRead(tuple(receipts), f"{error.message}. {error.detail}")
+    return LanesRead(tuple(receipts))
 
 
 class VnodeStream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.storage import Storage, storage_errors
-from vnode_backfill.sinks.delta.key_bounds import may_hold
+from vnode_backfill.sinks.delta.change import KEPT_COLUMNS
+from vnode_backfill.sinks.delta.keys.bounds import may_hold
 from vnode_backfill.verify.result import Difference, DifferenceKind
 from vnode_backfill.verify.tasks import TargetFiles
 from vnode_backfill.words.columns import TableDefinition
@@ -76,13 +78,20 @@ def open_target(definition: TableDefinition, storage: Storage, values: ValueForm
         if found is None:
             raise SinkError(f"the Delta table at {path} cannot be read", detail="There is no Delta table.")
         _check_readable(found, path)
-        schema = found.schema
+        schema = _without_kept(found, definition)
         files = tuple(log.files(found, definition.key))
         version = found.version
     told = _column_differences(definition, schema)
     apart = {difference.column for difference in told}
     columns = tuple(column.name for column in definition.columns if column.name not in apart)
     return TargetView(storage, definition, version, files, tuple(told), columns, values)
+
+
+def _without_kept(table: TableVersion, definition: TableDefinition) -> pa.Schema:
+    """The target's columns but those that the source has dropped and the target keeps: nothing compares with them."""
+    kept = json.loads(table.metadata.configuration.get(KEPT_COLUMNS) or "[]")
+    source = set(definition.arrow_schema.names)
+    return pa.schema([field for field in table.schema if field.name in source or field.name not in kept])
 
 
 def _check_readable(table: TableVersion, path: str) -> None:

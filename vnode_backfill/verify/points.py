@@ -70,8 +70,8 @@ def verify_points(
     started = time.monotonic()
     if table.definition != definition:
         raise SchemaChangedError(
-            f"table {definition.database}.{definition.table} is no longer defined as when the job was created",
-            hint="Change it back, or drop the job and create it again.",
+            f"the target has not followed every statement on {definition.database}.{definition.table} yet",
+            hint="Let the job follow (`vnode-backfill status` shows what is pending), then verify again.",
         )
     before = table.written_offset()
     found = compare_points(settings, _rows(table, pace), limit=limit, duplicates=duplicates)

@@ -425,6 +425,6 @@ def _check_definition(table: UpstreamTable) -> None:
     definition = table.definition
     if table.current_definition() != definition:
         raise SchemaChangedError(
-            f"table {definition.database}.{definition.table} is no longer defined as when the job was created",
-            hint="Change it back, or drop the job and create it again.",
+            f"table {definition.database}.{definition.table} was changed while it was compared",
+            hint="Let the job follow the statement (`vnode-backfill status` shows what is pending), then verify again.",
         )

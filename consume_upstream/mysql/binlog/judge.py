@@ -1,8 +1,9 @@
 """Judges the events that the routing kernel leaves to Python: statements, table maps, XA, and what nobody understands.
 
-What must be true: an event that may change the table in a way that rows do not show raises. Statements that may change
-the table's definition, changes logged as statements, a transaction that takes back logged changes, a prepared XA
-transaction, a partial image and an incident are of that kind. Everything else moves the reader on, and nothing more.
+What must be true: an event that may change the table in a way that rows do not show raises. A statement that may change
+the table's definition ends the reader before it, where the caller follows statements (`met`). Changes logged as
+statements, a transaction that takes back logged changes, a prepared XA
+transaction, a partial image and an incident raise. Everything else moves the reader on, and nothing more.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from consume_upstream.log.continuity import READ_AGAIN
+from consume_upstream.log.statement import LogCut, MetStatements, PassedStatement
 from consume_upstream.mysql.binlog import route
 from consume_upstream.mysql.binlog.batch import RowBuffer
 from consume_upstream.mysql.binlog.decoder import RowDecoder, ZeroDates
@@ -17,6 +19,7 @@ from consume_upstream.mysql.binlog.events import HEADER_BYTES, EventKind, Statem
 from consume_upstream.mysql.binlog.place import Place
 from consume_upstream.mysql.binlog.table_map import Flavour, TableMap, check_table_map, read_table_map
 from consume_upstream.mysql.schema.labels import doubtful_labels, with_labels
+from consume_upstream.mysql.statements.actions import has_effect
 from consume_upstream.mysql.statements.effect import Effect, effect_of, text_of
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import LogFormatError, SchemaChangedError
@@ -25,21 +28,24 @@ __all__ = ["EventJudge"]
 
 _IGNORABLE = 0x80
 _STATEMENT_END = 1
-_COPY_ANOTHER_DEFINITION = (
-    "Drop the job with `vnode-backfill drop`, set `replace: true` below the sink and run it: "
-    "it copies the table as it is now. "
-    "One that only follows may begin after the statement instead, with mysql.cdc.startup_mode specific or timestamp."
+_WAIT_FOR_JOB = (
+    "Let the job follow the statement first: `vnode-backfill status` shows what is pending. Then try it again."
 )
-"""Reading again is not enough: a job keeps the definition that it was created with."""
+"""Only a job follows statements. Whoever else reads the log waits for it."""
 
 
 class EventJudge:
     """Judges events about one table; `rows` are the row events that wait to be decoded."""
 
     def __init__(
-        self, place: Place, definition: TableDefinition, flavour: Flavour, zero_dates: ZeroDates = "error"
+        self,
+        place: Place,
+        definition: TableDefinition,
+        flavour: Flavour,
+        zero_dates: ZeroDates = "error",
+        met: MetStatements | None = None,
     ) -> None:
-        self.place = place
+        self.place, self.met = place, met
         self._definition, self._flavour, self._zero_dates = definition, flavour, zero_dates
         self._doubts = doubtful_labels(definition, flavour)
         self.rows = RowBuffer(RowDecoder(definition, flavour, zero_dates=zero_dates, doubts=self._doubts))
@@ -71,7 +77,10 @@ class EventJudge:
                 "It changed a table of an engine without transactions as well, so the server logged both.",
             )
         if effect in (Effect.SCHEMA, Effect.DATA) and not place.skipping:
-            self.refuse_statement(effect, statement)
+            if effect is Effect.DATA or has_effect(statement, self._definition.database, self._definition.table):
+                self.refuse_statement(effect, statement)
+            else:
+                self.pass_over(statement)
         if effect is Effect.BEGIN:
             place.begin_transaction()
         elif not place.begun or effect in (Effect.COMMIT, Effect.ROLLBACK):
@@ -80,16 +89,28 @@ class EventJudge:
     def refuse_statement(self, effect: Effect, statement: Statement) -> None:
         """The statement that ends here may change the table or its rows; a reader of rows can only stop."""
         name, text = f"{self._definition.database}.{self._definition.table}", text_of(statement)[:500]
+        if effect is Effect.SCHEMA and self.met is not None:
+            self.met.cut = LogCut(*self._around(statement), text, *self.place.open_statement(0)[1:])
+            return
         where = f"{self.place.position.file}:{self.place.pos}"
         if effect is Effect.SCHEMA:
             raise SchemaChangedError(
-                f"a statement in the log at {where} may change table {name}", detail=text, hint=_COPY_ANOTHER_DEFINITION
+                f"a statement in the log at {where} may change table {name}", detail=text, hint=_WAIT_FOR_JOB
             )
         raise LogFormatError(
             f"the log at {where} holds changes as a statement, not as rows, and {name} may be among the changed tables",
             detail=text,
             hint=f"SET GLOBAL binlog_format = ROW, and look for sessions that set their own. {READ_AGAIN}",
         )
+
+    def pass_over(self, statement: Statement) -> None:
+        """The statement that ends here is about the table, and changes neither its rows nor its columns."""
+        if self.met is not None:
+            self.met.passed.append(PassedStatement(*self._around(statement), text_of(statement)[:500]))
+
+    def _around(self, statement: Statement) -> tuple[tuple[int, int], tuple[int, int]]:
+        place = self.place
+        return place.open_statement(len(statement.raw))[0], (place.file.number, place.pos)
 
     def end_xa(self, event: bytes) -> None:
         """A prepared transaction is in the log long before it is visible; with ONE PHASE it is committed."""

@@ -76,6 +76,19 @@ class Place:
         self.state[[route.TRANSACTION, route.TABLE_ID]] = -1
         self.state[route.TOUCHED] = 0
 
+    def open_statement(self, event_bytes: int) -> tuple[tuple[int, int], str, int]:
+        """Where the transaction of the statement that ends here begins, its global id, and its time."""
+        slot = self.transaction
+        if slot < 0:
+            return (self.file.number, self.pos - event_bytes), "", 0
+        return (self.file.number, int(self.book.starts[slot])), self.book.gtid(slot), int(self.book.times[slot])
+
+    def forget_open_transaction(self) -> None:
+        """The log is read up to where the open transaction begins."""
+        if self.transaction >= 0:
+            self.state[route.TRANSACTIONS] = self.transaction
+        self.state[[route.TRANSACTION, route.TABLE_ID]] = -1
+
     def keep_open_transaction(self) -> None:
         """Forget every transaction but the open one, which becomes the first of the next batch."""
         slot = self.transaction

@@ -3,7 +3,8 @@
 What must be true: every change of the table that the slice holds is yielded once, in log order, decoded exactly; or the
 reader raises. It raises where the log holds something it cannot take exactly: a table that is no longer the stored one,
 DDL that may touch it, changes logged as statements, partial row images, prepared XA transactions, rows that a later
-event takes back, damaged bytes (see `judge`). A log that ends before `stop`, whatever the reason, raises too.
+event takes back, damaged bytes (see `judge`). A log that ends before `stop`, whatever the reason, raises too. A caller
+that follows statements (`met`) has the reader end before DDL that may touch the table, and continues after it.
 
 `start` and `stop` are ends of transactions, or the start of a file (position 4); `stop` may be in a later file. Every
 transaction of the slice is reported, also those that do not touch the table, because the caller keeps the set of GTIDs.
@@ -20,6 +21,7 @@ import pyarrow as pa
 from consume_upstream.log.batch import LogBatch
 from consume_upstream.log.continuity import check_same_file
 from consume_upstream.log.identity import LogIdentity
+from consume_upstream.log.statement import MetStatements
 from consume_upstream.mysql.binlog import route
 from consume_upstream.mysql.binlog.batch import TransactionBook
 from consume_upstream.mysql.binlog.decoder import ZeroDates
@@ -64,19 +66,21 @@ def read_log(  # noqa: PLR0913 - the options are keyword-only
     zero_dates: ZeroDates = "error",
     skip_gtids: Callable[[str], bool] | None = None,
     log: str = "",
+    met: MetStatements | None = None,
 ) -> Iterator[LogBatch]:
     """Yield the changes in `(start, stop]`. The connection is opened at the first batch and closed at the end.
 
     `log` is the identity of the file of `start`, if it is known: another file of that name raises before its first
     event is read. Demands that `server_id` is used by no other dump of this server at the time. Memory is bounded by
     `batch_bytes` and the longest event; a transaction of any size is cut into batches. Transactions for which
-    `skip_gtids` is true yield no rows.
+    `skip_gtids` is true yield no rows. With `met`, a statement that may change the table ends the slice before it, and
+    is written down there; without, it raises.
     """
     if start.order > stop.order:
         raise OffsetError(f"the log cannot be read from {start.file}:{start.pos} back to {stop.file}:{stop.pos}")
     if start.order == stop.order:
         return
-    part = open_slice(definition, flavour, start, stop, zero_dates=zero_dates, skip_gtids=skip_gtids)
+    part = open_slice(definition, flavour, start, stop, zero_dates=zero_dates, skip_gtids=skip_gtids, met=met)
     part.limits = (batch_rows, batch_bytes)
     part.known = LogIdentity.parse(log) if log else None
     stream = DumpStream(connect, server_id, flavour, start)
@@ -98,10 +102,11 @@ def open_slice(
     *,
     zero_dates: ZeroDates = "error",
     skip_gtids: Callable[[str], bool] | None = None,
+    met: MetStatements | None = None,
 ) -> LogSlice:
     """The slice `(start, stop]` of the log for one table, of which nothing is read yet."""
     place = Place(start, TransactionBook(skip_gtids))
-    return LogSlice(EventJudge(place, definition, flavour, zero_dates), stop)
+    return LogSlice(EventJudge(place, definition, flavour, zero_dates, met), stop)
 
 
 class LogSlice:
@@ -269,7 +274,10 @@ class LogSlice:
                 self._judge.accept_compressed_rows(body)
             case _:
                 self._judge.judge_unknown(body)
-        if counted:
+        if self._judge.met is not None and self._judge.met.cut is not None:
+            self._place.forget_open_transaction()
+            self.finished = True
+        elif counted:
             self._reach_stop()
 
     def _unpacked(self, event: bytes) -> Iterator[LogBatch]:

@@ -277,5 +277,6 @@ def _changed(definition: TableDefinition, what: str, detail: str) -> NoReturn:
     raise SchemaChangedError(
         f"table {definition.database}.{definition.table} {what}",
         detail=detail,
-        hint="The table was altered after the job was created; create the job again with the new definition.",
+        hint="No statement in the log says so: a session may have changed it with sql_log_bin = 0. "
+        "Ask for a new copy with `vnode-backfill resnapshot --all`, and run the job again.",
     )

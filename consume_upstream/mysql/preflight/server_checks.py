@@ -237,9 +237,7 @@ def _keep_logs(seen: _Seen, seconds: int) -> str:
 def _log_form(seen: _Seen) -> Iterator[Finding]:
     """Things of the log that look as if they mattered."""
     facts = seen.facts
-    if facts.binlog_row_metadata is not None:
-        fact = f"binlog_row_metadata is {facts.binlog_row_metadata}: any value will do, names come from the definition"
-        yield Finding(Level.INFO, "binlog.metadata", fact)
+    yield from _metadata(facts.binlog_row_metadata)
     if facts.log_compressed:
         yield Finding(Level.INFO, "binlog.compression", "the log is compressed: it is unpacked while it is read")
     if seen.details.log_encrypted:
@@ -247,6 +245,23 @@ def _log_form(seen: _Seen) -> Iterator[Finding]:
     if facts.semi_sync:
         fact = "semi-sync replication is on: a change is logged before it is visible, and both are sampled apart"
         yield Finding(Level.INFO, "server.semi_sync", fact)
+
+
+def _metadata(value: str | None) -> Iterator[Finding]:
+    """Any value will do. With FULL each table in the log can be compared with more of the stored definition."""
+    if value is None:
+        return
+    if value.upper() == "FULL":
+        fact = (
+            "binlog_row_metadata is FULL: the log holds names of columns and labels of ENUM and SET, which are checked"
+        )
+        yield Finding(Level.OK, "binlog.metadata", fact)
+    else:
+        fact = (
+            f"binlog_row_metadata is {value}; FULL is recommended: only then the log holds names of columns and labels of "
+            "ENUM and SET, and the job checks its definition by them"
+        )
+        yield Finding(Level.WARNING, "binlog.metadata", fact, "SET GLOBAL binlog_row_metadata = FULL;")
 
 
 def _gtid(seen: _Seen) -> Iterator[Finding]:

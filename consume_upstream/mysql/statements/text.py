@@ -21,7 +21,7 @@ from pymysql import charset as driver_charsets
 from consume_upstream.mysql.schema.charsets import CLIENT_CHARSETS, charset_named
 from vnode_backfill.words.errors import LogFormatError, PlanRefusedError
 
-__all__ = ["Token", "folded", "readings", "texts"]
+__all__ = ["UNREADABLE", "Token", "folded", "readings", "texts"]
 
 UNREADABLE = "\ufffd"
 """Replaces bytes that this client cannot decode as the server does."""
@@ -48,6 +48,8 @@ class Token:
     """A word without quotes: may be a keyword."""
     name: bool
     """May name something: a word, or text in backticks, double quotes or brackets."""
+    spelled: str = ""
+    """A word or name as it is written: `text` is not enough where case matters."""
 
     def says(self, *words: str) -> bool:
         return self.bare and self.text in words
@@ -146,10 +148,11 @@ def _tokens(text: str, lexemes: re.Pattern[str]) -> list[Token] | None:
         elif kind == "close":
             depth -= 1
         elif kind == "word":
-            found.append(Token(folded(raw), bare=True, name=True))
+            found.append(Token(folded(raw), bare=True, name=True, spelled=raw))
         elif kind == "quoted":
             end = "]" if raw[0] == "[" else raw[0]
-            found.append(Token(folded(raw[1:-1].replace(end * 2, end)), bare=False, name=True))
+            written = raw[1:-1].replace(end * 2, end)
+            found.append(Token(folded(written), bare=False, name=True, spelled=written))
         elif kind in ("string", "symbol"):
             found.append(Token(raw, bare=False, name=False))
         if kind == "broken" or depth < 0:

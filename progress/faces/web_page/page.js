@@ -3,7 +3,7 @@
 
 import { Grid } from "./grid.js";
 import { Plot, TIME_STEPS } from "./plot.js";
-import { notice, showEpochs, showRequests, showTroubles, showWorkers } from "./tables.js";
+import { notice, showEpochs, showRequests, showStatements, showTroubles, showWorkers } from "./tables.js";
 import { about, bytes, count, seconds, share, short, time } from "./words.js";
 
 const POLL = 1000;
@@ -88,6 +88,7 @@ function show(told) {
   const vnodes = told.grid.length;
   once("workers", report.workers, () => showWorkers(byId("workers"), byId("workers-more"), report.workers, vnodes));
   once("epochs", told.epochs, () => showEpochs(byId("epochs"), told.epochs));
+  once("definition", report.definition, () => showDefinition(report.definition));
   once("requests", report.requests, () => showRequests(byId("requests"), report.requests));
   once("troubles", told.troubles, () => showTroubles(byId("troubles"), told.troubles));
   showNotices(notices(told));
@@ -146,6 +147,15 @@ function showTarget(target) {
   set("vectors-note", `${bytes(target.fold_debt_bytes)} to fold`);
   set("cost", target.write_amplification === null ? "–" : `${short(target.write_amplification)} ×`);
   set("cost-note", "per byte changed");
+}
+
+// A table that no statement was about has nothing to show.
+function showDefinition(definition) {
+  byId("statements-card").hidden = !definition || (!definition.version && !definition.statements.length);
+  if (!definition) return;
+  const behind = definition.in_target < definition.version ? `, target at ${count(definition.in_target)}` : "";
+  set("definition", `version ${count(definition.version)}${behind}`);
+  showStatements(byId("statements"), definition.statements);
 }
 
 function lagNote(report) {
@@ -225,6 +235,11 @@ function notices(told) {
   for (const alert of told.alerts) {
     found.push({ title: sentence(alert.message), text: `Since ${time(alert.since)}.`, hint: alert.hint });
   }
+  const { pending, ended } = report.definition ?? {};
+  if (pending) {
+    found.push({ title: `The target is being changed for the statement at ${pending.offset}`, text: pending.statement });
+  }
+  if (ended) found.push({ title: `The table was ${ended}`, text: "Target and state stay as they are." });
   if (report.throttled_by) {
     found.push({ title: `The snapshot waits: ${report.throttled_by}`, text: "The log is still captured." });
   }

@@ -1,4 +1,4 @@
-// Workers, epochs, requests, errors and notices. Text is only ever set as text, never as markup.
+// Workers, epochs, statements, requests, errors and notices. Text is only ever set as text, never as markup.
 
 import { shape } from "./plot.js";
 import { count, seconds, time } from "./words.js";
@@ -43,6 +43,15 @@ export function showRequests(table, requests) {
         each.asked_at ? element("p", { class: "quiet" }, time(Date.parse(each.asked_at) / 1000)) : null),
       outcome(each),
     )), "nobody has asked for anything");
+}
+
+export function showStatements(table, statements) {
+  fill(table, statements.slice(-8).reverse().map((each) =>
+    element("tr", {},
+      element("th", { scope: "row" }, each.offset),
+      element("td", {}, element("code", {}, each.statement)),
+      element("td", {}, each.effect),
+    )), "none since the job was created");
 }
 
 export function showTroubles(list, troubles) {

@@ -30,7 +30,7 @@ STATUS_KEYS = {
     "version", "job", "source", "sink", "phase", "percent", "rows", "estimated_rows", "ranges", "ranges_total",
     "rows_per_second", "eta_seconds", "lag_seconds", "lag_bytes", "buffer_bytes", "rate_limit", "paused",
     "throttled_by", "epoch", "revision", "written", "applied", "driver", "phases", "workers", "requests", "failure",
-    "retry", "in_hand", "lake_age_seconds", "lengthened", "target",
+    "retry", "in_hand", "lake_age_seconds", "lengthened", "target", "definition",
 }  # fmt: skip
 
 
@@ -214,13 +214,13 @@ def test_sigterm_ends_a_run_at_a_checkpoint_that_holds_everything(
     assert case.differences() == []
 
 
-def test_changed_table_stops_the_job_with_a_reason_that_status_shows(
+def test_statement_stops_a_job_that_is_to_stop_with_a_reason_that_status_shows(
     mysql_server: MySqlServer, shop: str, tmp_path: Path
 ) -> None:
     execute(
         mysql_server, "commands", "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)"
     )
-    case = JobCase(mysql_server, tmp_path, "commands", "t")
+    case = JobCase(mysql_server, tmp_path, "commands", "t", settings={"schema_changes": "stop"})
     with case.started("run") as job:
         case.wait_for_phase(JobPhase.LIVE, job)
         execute(mysql_server, "commands", "ALTER TABLE t ADD COLUMN w INT FIRST", "INSERT INTO t VALUES (7, 3, 3)")
@@ -230,5 +230,5 @@ def test_changed_table_stops_the_job_with_a_reason_that_status_shows(
     assert report.phase is JobPhase.FAILED
     assert report.failure is not None
     assert report.failure.message in printed
-    assert report.failure.message in case.command("status")
-    assert "column w is new" in case.run(code=1)
+    assert "the job stops before the statement at" in case.command("status")
+    assert "ALTER TABLE t ADD COLUMN w INT FIRST" in case.run(code=1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from deltalake import DeltaTable
 
 from consume_upstream.buffer import BufferFile, BufferNote, ChangeBuffer, buffer_schema
 from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt
+from consume_upstream.log.statement import FoundStatement
 from tests.tables import ORDERS, Change, change_table, order, table_of
 from vnode_backfill.delta.files import FileReceipt
 from vnode_backfill.words.change import FILE, POS, VNODE, ChangeOp
@@ -51,6 +54,14 @@ def everything(buffer: ChangeBuffer, upto: CdcOffset, vnodes: int = 8) -> pa.Tab
 def rows_of(buffer: ChangeBuffer, files: Sequence[BufferFile]) -> pa.Table:
     reader = buffer.reader()
     return pa.Table.from_batches([batch for file in files for batch in reader.read(file)], schema=reader.schema)
+
+
+def test_note_with_a_cut_is_not_one_that_earlier_releases_read() -> None:
+    """They read version 1, know no cut, and would take the whole stretch of the log for captured."""
+    cut = replace(NOTE, cut=FoundStatement(at(9), at(12), "TRUNCATE orders", "x:8", 1_700_000_000))
+    assert json.loads(NOTE.to_json())["v"] == 1
+    assert json.loads(cut.to_json())["v"] == 2
+    assert BufferNote.from_json(cut.to_json()) == cut
 
 
 def test_an_epoch_is_appended_once_and_the_note_that_landed_counts(buffer: ChangeBuffer) -> None:

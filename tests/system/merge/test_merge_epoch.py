@@ -49,15 +49,14 @@ def at(pos: int) -> CdcOffset:
 class UpperCaseTable:
     """A source whose collation ignores case; it is asked for nothing but sort keys."""
 
+    definition: TableDefinition
+
     @contextmanager
     def session(self) -> Iterator[UpperCaseTable]:
         yield self
 
     def collation_keys(self, keys: Sequence[Key]) -> list[Weights]:
         return [tuple(part.upper().encode() if isinstance(part, str) else None for part in key) for key in keys]
-
-
-SOURCE = cast("UpstreamTable", UpperCaseTable())
 
 
 @dataclass
@@ -89,7 +88,10 @@ class Target:
         table = change_table(self.definition, changes, epoch=self.epoch)
         keys = [table.column(name).combine_chunks() for name in self.definition.key]
         weights = (
-            SOURCE.session().__enter__().collation_keys([tuple(c[n].as_py() for c in keys) for n in range(len(table))])
+            cast("UpstreamTable", UpperCaseTable(self.definition))
+            .session()
+            .__enter__()
+            .collation_keys([tuple(c[n].as_py() for c in keys) for n in range(len(table))])
         )
         columns = [pa.array(column, pa.binary()) for column in zip(*weights, strict=True)]
         _, vnodes = self.split.vnodes_of(keys, columns)
@@ -103,7 +105,7 @@ class Target:
     def merge(self, upto: int, spark: SparkSession | None = None, *, again: bool = False) -> int:
         """Merge everything above what is applied up to `upto`; `again` is a crash after it, and a recovery."""
         action = MergeEpoch(Barrier(Epoch(self.epoch), BarrierKind.CHECKPOINT), self.state.vnodes, at(upto))
-        route = MergeRoute(SOURCE, self.buffer, self.sink)
+        route = MergeRoute(cast("UpstreamTable", UpperCaseTable(self.definition)), self.buffer, self.sink)
         count = merge_epoch(spark, route, self.state, self.split, action)
         if again:
             merge_epoch(spark, route, self.state, self.split, action)

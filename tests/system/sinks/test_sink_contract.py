@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import count
@@ -24,8 +24,10 @@ from vnode_backfill.sinks.changes import Changes, MemoryChanges
 from vnode_backfill.sinks.delta.sink import DeltaSink
 from vnode_backfill.sinks.iotdb.sink import Existing, IotdbOptions, IotdbSink
 from vnode_backfill.words.change import OFFSET_COLUMNS, ChangeOp
+from vnode_backfill.words.columns import Column
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import FencedError, SinkError
+from vnode_backfill.words.schema_change import AddColumn, Carried, DropColumn, TableShape
 
 FIRST, SECOND, THIRD = Epoch(1), Epoch(2), Epoch(3)
 ORDERS = table_of({"id": "bigint", "name": "varchar(100)", "amount": "decimal(12,2)", "at": "datetime(3)"}, "id")
@@ -304,3 +306,68 @@ def test_an_epoch_before_the_one_in_the_target_is_refused(sink: Sink) -> None:
     append(sink, order(1), epoch=SECOND)
     with pytest.raises(FencedError, match="holds epoch 2 already"):
         sink.commit_reads(FIRST, [read(sink, 1, order(11))], [], PLAN)
+
+
+NOTE = AddColumn(Column.parse("note", "varchar(20)", nullable=True))
+WITH_NOTE = TableShape(ORDERS).after(
+    Carried(replace(ORDERS, columns=(*ORDERS.columns, NOTE.column)), (NOTE,)), keep_dropped=True
+)
+
+
+def known(target: Target) -> list[Row]:
+    """The columns that the table began with."""
+    return in_order(row[: len(ORDERS.columns)] for row in target.rows())
+
+
+def test_columns_change_once_per_version(target: Target, sink: Sink) -> None:
+    append(sink, order(1), order(2))
+    assert sink.schema_version() == 0
+    sink.change(1, WITH_NOTE, [NOTE])
+    sink.change(1, WITH_NOTE, [NOTE])
+    again = target.sink()
+    again.prepare()
+    again.change(1, WITH_NOTE, [NOTE])
+    assert (again.schema_version(), known(target)) == (1, [order(1), order(2)])
+    with pytest.raises(FencedError):
+        again.change(0, TableShape(ORDERS), [])
+
+
+def test_a_sink_that_uses_the_new_shape_writes_its_rows(target: Target, sink: Sink) -> None:
+    append(sink, order(1))
+    sink.change(1, WITH_NOTE, [NOTE])
+    again = target.sink()
+    again.use(WITH_NOTE)
+    again.prepare()
+    rows = [batch(WITH_NOTE.definition, [(*order(12), "x")])]
+    again.commit_reads(SECOND, [again.writer().write(SECOND, 1, 0, rows)], [], PLAN)
+    assert known(target) == in_order([order(1), order(12)])
+
+
+def test_a_table_is_emptied_once_per_version(target: Target, sink: Sink) -> None:
+    append(sink, order(1))
+    sink.empty(1, TableShape(ORDERS))
+    assert target.rows() == []
+    sink.apply(SECOND, target.changes((INSERT, None, order(2))))
+    again = target.sink()
+    again.prepare()
+    again.empty(1, TableShape(ORDERS))
+    assert target.rows() == [order(2)]
+
+
+def test_a_sink_that_is_not_beside_stays_where_it_is(target: Target, sink: Sink) -> None:
+    append(sink, order(1))
+    sink.put_in_place()
+    assert (sink.is_beside, target.rows()) == (False, [order(1)])
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_column_that_comes_back_has_none_of_its_old_values(target: Target, sink: Sink, keep: bool) -> None:
+    append(sink, order(1, "old"), order(2, "old"))
+    without = replace(ORDERS, columns=tuple(column for column in ORDERS.columns if column.name != "name"))
+    dropped, added = DropColumn("name"), AddColumn(ORDERS.column("name"))
+    shape = TableShape(ORDERS).after(Carried(without, (dropped,)), keep_dropped=keep)
+    sink.change(1, shape, [dropped])
+    sink.change(2, shape.after(Carried(ORDERS, (added,)), keep_dropped=keep), [added])
+    assert target.rows() == in_order([order(1, None), order(2, None)])
+    sink.apply(SECOND, target.changes((UPDATE, order(2, None), order(2, "new"))))
+    assert target.rows() == in_order([order(1, None), order(2, "new")])

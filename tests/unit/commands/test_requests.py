@@ -45,6 +45,7 @@ COMMANDS = [
     ("throttle", "--rows-per-second", "100"),
     ("pause",),
     ("resume",),
+    ("resume", "--accept", "binlog.000042:1234"),
     ("stop",),
     ("resnapshot", "--only", "1-2"),
     ("resnapshot", "--where-key", "3..12"),
@@ -439,3 +440,15 @@ def _state(driver: StateStore) -> BackfillState:
     loaded = driver.load()
     assert loaded is not None
     return loaded.state
+
+
+@pytest.mark.usefixtures("driver")
+def test_acceptance_of_a_statement_names_its_offset(config: Config) -> None:
+    assert requests.resume(config, accept="binlog.000042:1234") == 0
+    snapshot = state_store(config).status_snapshot()
+    assert snapshot is not None
+    assert [(each.request.kind, each.request.accept) for each in snapshot.asked] == [
+        (RequestKind.RESUME, "binlog.000042:1234")
+    ]
+    with pytest.raises(ConfigError, match="--accept 1234: expected the offset of a statement, FILE:POS"):
+        requests.resume(config, accept="1234")

@@ -56,7 +56,7 @@ def test_unknown_version_is_refused_with_both_versions_named(config: Path, capsy
     sample("newer", config)
     for name in ("status", "pause", "drop"):
         assert command(config, name) == 1
-        assert "has version 7, this program reads versions 1 and 3" in capsys.readouterr().err
+        assert "has version 7, this program reads versions 1, 3 and 4" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from consume_upstream.log.offset import VisibleAt
+from consume_upstream.log.statement import FoundStatement
 from progress.state.backfill_state import BackfillState, Request, RequestKind
-from tests.unit.progress.state.state_examples import PARTS, at, beginning, plan_with
+from tests.unit.progress.state.state_examples import DEFINITION, PARTS, at, beginning, plan_with
 from vnode_backfill.decide.coordinator import Coordinator, Stage, decide
 from vnode_backfill.decide.next_epoch import Sample
 from vnode_backfill.decide.protocol import (
     Action,
     BufferChanges,
     ChangesBuffered,
+    ChangeSink,
     CommitEpoch,
     CommitReceipts,
     EpochMerged,
@@ -28,17 +30,21 @@ from vnode_backfill.decide.protocol import (
     ReadRanges,
     ReceiptsCommitted,
     RequestArrived,
+    ResolveStatement,
     RestartEpoch,
     Sampled,
     SampleSource,
+    SinkChanged,
     Started,
     StateCommitted,
+    StatementResolved,
     Stop,
     TrimBuffer,
 )
 from vnode_backfill.words.epoch import BarrierKind
 from vnode_backfill.words.errors import LogFormatError, SourceLostError, SparkLostError
 from vnode_backfill.words.key_range import SplitPlan, bound_of
+from vnode_backfill.words.schema_change import StatementEffect, TableShape
 
 PLAN = plan_with(0, 10, 20, 30)
 LOST = SourceLostError("connection lost")
@@ -58,6 +64,11 @@ class Job:
     hold: tuple[type[Action], ...] = ()
     orders: list[Action] = field(default_factory=list)
     held: list[Action] = field(default_factory=list)
+    statements: dict[FoundStatement, StatementEffect] = field(default_factory=dict)
+    """What the log holds, in its order, and what each has done."""
+    kept: int = 1
+    """How many changes each stretch of the log holds."""
+    shape: TableShape = field(default_factory=lambda: TableShape(DEFINITION))
 
     @classmethod
     def new(cls, plan: SplitPlan = PLAN, workers: int = 1) -> Job:
@@ -100,9 +111,12 @@ class Job:
             case ReadRanges(barrier=barrier, lanes=lanes):
                 receipts = tuple(RangeReceipt(ordinal, 10) for lane in lanes for ordinal in lane)
                 return [RangesRead(barrier.epoch, receipts, barrier.attempt)]
-            case BufferChanges(barrier=barrier, intent=intent):
+            case BufferChanges(barrier=barrier, after=after, intent=intent):
                 assert isinstance(intent.visible, VisibleAt)
-                return [ChangesBuffered(barrier.epoch, intent.visible, (), 1, barrier.attempt)]
+                cut = next(
+                    (each for each in self.statements if after <= each.before and each.after <= intent.written), None
+                )
+                return [ChangesBuffered(barrier.epoch, intent.visible, (), self.kept, barrier.attempt, cut=cut)]
             case MergeEpoch(barrier=barrier):
                 return [EpochMerged(barrier.epoch, 0, barrier.attempt)]
             case CommitReceipts(barrier=barrier, receipts=receipts):
@@ -115,6 +129,10 @@ class Job:
                 return [StateCommitted(state.revision)]
             case RestartEpoch(attempt=attempt):
                 return [EpochRestarted(attempt)]
+            case ResolveStatement(found=found, attempt=attempt):
+                return [StatementResolved(found, self.statements[found], self.shape, attempt)]
+            case ChangeSink(version=version):
+                return [SinkChanged(version.number)]
             case InjectBarrier() | TrimBuffer() | Stop():
                 return []
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from consume_upstream.log.offset import VisibleAt
-from progress.state.backfill_state import Phase, RequestKind
+from progress.state.backfill_state import Controls, Phase, RequestKind
 from tests.unit.decide.coordinated_job import (
     LOST,
     PLAN,
@@ -59,6 +59,16 @@ def test_paused_job_reads_no_range_but_goes_on_with_the_log() -> None:
     assert job.state.written == at(200)
     job.ask(2, RequestKind.RESUME)
     assert job.state.is_live
+
+
+def test_accepted_statement_is_kept_in_the_state_and_a_pause_stays() -> None:
+    job = held_in_epoch_one(SampleSource)
+    job.ask(1, RequestKind.PAUSE)
+    job.ask(2, RequestKind.RESUME, accept="binlog.000001:150")
+    job.hold = ()
+    job.sample()
+    assert job.state.controls == Controls(paused=True, accepted="binlog.000001:150")
+    assert [a.request for a in job.state.acknowledged] == [1, 2]
 
 
 def test_rate_limit_of_nothing_waits_until_it_is_lifted() -> None:

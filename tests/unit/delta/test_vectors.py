@@ -200,6 +200,17 @@ def test_rows_that_are_gone_are_not_read(tmp_path: Path, gone: list[int], monkey
     assert all(batch.num_rows for batch in batches)
 
 
+def test_rows_that_are_gone_are_not_read_from_a_file_of_another_writer(tmp_path: Path) -> None:
+    """delta-rs writes text and bytes as views after an UPDATE, and pyarrow cannot filter views."""
+    table = pa.table({"name": pa.array(["a", "b", None]), "image": pa.array([b"a", None, b"c"])})
+    views = pa.schema([("name", pa.string_view()), ("image", pa.binary_view())])
+    pq.write_table(table.cast(views), tmp_path / "a.parquet")
+    assert pq.read_schema(tmp_path / "a.parquet").types == views.types
+    storage, left = Storage.of(str(tmp_path)), table.take(pa.array([0, 2]))
+    assert read_columns(storage, "a.parquet", table.schema, gone=rows_of(1)) == left
+    assert pa.concat_tables(read_batches(storage, "a.parquet", table.schema, gone=rows_of(1))) == left
+
+
 def test_a_vector_of_another_file_is_refused_while_reading(tmp_path: Path) -> None:
     table = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
     pq.write_table(table, tmp_path / "a.parquet")

@@ -22,9 +22,12 @@ from vnode_backfill.job.run.observations import Pace
 from vnode_backfill.job.run.reading import RangeReading, ReadingTools
 from vnode_backfill.job.run.services import Committed, Services
 from vnode_backfill.job.run.spark_work import SparkWork
+from vnode_backfill.job.run.table_versions import TableVersions
 from vnode_backfill.sinks import FileReceipt, ReadReceipt, Sink
+from vnode_backfill.words.columns import Column, TableDefinition
 from vnode_backfill.words.epoch import Barrier, BarrierKind, Epoch
 from vnode_backfill.words.errors import LawBrokenError
+from vnode_backfill.words.schema_change import TableShape
 
 PLAN = plan_with(0, 10, 20)
 
@@ -35,8 +38,17 @@ class Landed:
 
     receipts: tuple[ReadReceipt, ...]
 
+    def use(self, shape: TableShape) -> None:
+        assert shape.definition == Known.definition
+
     def commit_reads(self, *_: object) -> tuple[ReadReceipt, ...]:
         return self.receipts
+
+
+class Known:
+    """The table as the job was created with it."""
+
+    definition = TableDefinition("shop", "orders", (Column.parse("id", "bigint", nullable=False),), ("id",))
 
 
 def never_asked() -> AbstractContextManager[UpstreamSession]:
@@ -46,10 +58,12 @@ def never_asked() -> AbstractContextManager[UpstreamSession]:
 def commit(*held: ReadReceipt) -> list[tuple[int, int]]:
     """What a commit reports where the target holds these reads. Nothing else of a job takes part."""
     services = Services(
-        cast(Config, None), cast(SparkSession, None), cast(UpstreamTable, None), cast(Sink, Landed(held)),
+        cast(Config, None), cast(SparkSession, None), cast(UpstreamTable, Known()), cast(Sink, Landed(held)),
         cast(ChangeBuffer, None), cast(StateStore, None),
     )  # fmt: skip
-    tools = ReadingTools(services, cast(SparkWork, None), cast(EpochProgress, None), Pace(), never_asked)
+    tools = ReadingTools(
+        services, cast(SparkWork, None), cast(EpochProgress, None), Pace(), never_asked, TableVersions(services)
+    )
     barrier = Barrier(Epoch(1), BarrierKind.CHECKPOINT)
     intent = Intent(Epoch(1), BarrierKind.CHECKPOINT, at(200), VisibleAt(at(200)), (), 0)
     state = replace(beginning(PLAN), intent=intent)

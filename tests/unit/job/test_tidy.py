@@ -15,6 +15,7 @@ from tests.job_reports import ImaginaryJob
 from tests.tables import ORDERS, batch, change_table, order, plan, stored
 from vnode_backfill.config.job import Config, MergeMode, load_config
 from vnode_backfill.delta import commits
+from vnode_backfill.delta.log import commit_actions
 from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.log.upkeep import make_checkpoint
 from vnode_backfill.delta.storage import Storage
@@ -170,8 +171,8 @@ def test_superseded_vectors_go_when_their_time_is_over_also_behind_a_checkpoint(
 ) -> None:
     """A checkpoint leaves out what was removed long ago; then nothing says that a vector was ever used."""
     with monkeypatch.context() as earlier:
-        now = commits._milliseconds()
-        earlier.setattr(commits, "_milliseconds", lambda: now - int(6.5 * 3_600_000))
+        now = commit_actions.milliseconds()
+        earlier.setattr(commit_actions, "milliseconds", lambda: now - int(6.5 * 3_600_000))
         target.merge(3)
     target.merge()
     monkeypatch.setattr(sink, "CHECKPOINT_AT_LATEST", timedelta(0))

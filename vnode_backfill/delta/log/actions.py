@@ -24,6 +24,8 @@ from vnode_backfill.words.errors import SinkError
 Action: TypeAlias = Mapping[str, object]
 NOTE = "vnodeBackfill"
 """What a commit of ours says of itself is under this name in its information."""
+NOTES = "notes"
+"""There, a commit that stands for several has the notes of all."""
 TXN_ID = "txnId"
 VECTORS = "deletionVectors"
 USES_VECTORS = "delta.enableDeletionVectors"
@@ -264,8 +266,9 @@ def note_of(data: bytes, app: str, epoch: int, name: str) -> str | None:
         return None
     for kind, action in parse_commit(data, name):
         told = json.loads(str(action.get(NOTE) or "{}")) if kind == "commitInfo" else {}
-        if told.get("app") == app and told.get("epoch") == epoch:
-            return str(told["note"])
+        for each in told.get(NOTES, [told]):
+            if each.get("app") == app and each.get("epoch") == epoch:
+                return str(each["note"])
     return None
 
 

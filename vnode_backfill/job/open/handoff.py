@@ -90,10 +90,20 @@ def record_start(config: Config, job_id: str, first: CdcOffset, handoff: StoredH
     """
     cdc = config.mysql.cdc
     from_job = cdc.specific.from_job if cdc.specific else None
-    row = {"id": job_id, "mode": str(cdc.startup_mode), "first": first.to_json(), "from_job": from_job}
-    _starts(config, config.job).append(pa.Table.from_pylist([row], schema=_STARTS))
+    _store_start(config, job_id, cdc.startup_mode, first, from_job)
     if handoff is None or notices.is_settled(config, handoff.job, handoff.id):
         notices.settle(config, config.job, job_id)
+
+
+def record_start_of(config: Config, job_id: str, mode: StartupMode, first: CdcOffset) -> None:
+    """Keep how a new copy of a job's table begins, whatever mode the job itself began in."""
+    _store_start(config, job_id, mode, first, None)
+    notices.settle(config, config.job, job_id)
+
+
+def _store_start(config: Config, job_id: str, mode: StartupMode, first: CdcOffset, from_job: str | None) -> None:
+    row = {"id": job_id, "mode": str(mode), "first": first.to_json(), "from_job": from_job}
+    _starts(config, config.job).append(pa.Table.from_pylist([row], schema=_STARTS))
 
 
 def mode_of(config: Config, job: str, job_id: str) -> StartupMode:
@@ -119,7 +129,7 @@ def handoff_of(record: JobRecord, state: BackfillState) -> StoredHandoff:
     table = f"{record.database}.{record.table}"
     return StoredHandoff(
         job=record.name, id=record.id, server=state.lowest_applied.server, table=table, target=record.sink,
-        definition=fingerprint(record.definition), offset=state.lowest_applied, created_at=record.created_at,
+        definition=fingerprint(state.schema.shape_in_sink(record.definition).definition), offset=state.lowest_applied, created_at=record.created_at,
     )  # fmt: skip
 
 

@@ -1,16 +1,18 @@
 """Opens a job that exists: it continues from its own progress, whatever its configuration says about the beginning.
 
-The stored definition and the server's identity must still be what they were, and the vnode count is fixed. Where the
-log is not simply the one the job knows, each way to continue is one commit of its state:
+The server's identity must still be what it was, and the vnode count is fixed. The table may have been changed meanwhile:
+the log holds the statements, and the job meets them one by one. Requests come first, so that there is always something
+that an operator can do. Where the log is not simply the one the job knows, each way to continue is one commit of its
+state:
 
 - Its log has no stored identity, because an earlier release created the job. It takes the identity of the log it finds.
 - Another server has everything that was seen. The job follows it by GTID.
 - Its place in the log is gone, or it failed at what the log holds there, and somebody asked to read everything again.
+- The same, but the table is another by now, or its plan leaves gaps: then a new copy begins (`renew`).
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 
 from consume_upstream.buffer import BufferNote
@@ -25,9 +27,10 @@ from vnode_backfill.decide.log_switch import begun_again, moved_to, seen_beyond,
 from vnode_backfill.decide.start_point import Saved, SavedProgress, StartPlan, plan_start
 from vnode_backfill.job.open.begin import Beginning
 from vnode_backfill.job.open.handoff import mode_of
+from vnode_backfill.job.open.known_table import is_as_known, known_table
 from vnode_backfill.job.open.opened import Opened
+from vnode_backfill.job.open.renew import renew
 from vnode_backfill.job.open.sink import change_buffer, fitted_record, open_sink
-from vnode_backfill.job.open.source import open_table
 from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.snapshot.plan_questions import extended_plan
 from vnode_backfill.words.columns import relabelled, what_changed
@@ -65,19 +68,40 @@ def take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Open
             detail="Every row's vnode, and with it every checkpoint, depends on the count.",
             hint="Leave --vnodes out, or create a job of another name. Use `rescale` to change the number of workers.",
         )
-    table = open_table(config)
-    check_definition(table, record)
-    sink = open_sink(config, record, store, table)
-    try:
-        sink.prepare()
-        record = fitted_record(record, store, sink)
-    finally:
-        sink.close()
+    table = known_table(config, loaded)
+    asked = _asked_for_everything(store, loaded)
+    if loaded.state.schema.ended:
+        return renew(config, store, f"it had {loaded.state.schema.ended}, and is there again")
+    if asked is not None and not is_as_known(table, loaded.state):
+        return renew(config, store, f"request {asked.id} asks for it, and its definition has changed")
+    if asked is not None and loaded.state.failure is not None and loaded.state.schema.pending is not None:
+        # Read again in place, the target would have to follow first, which may be what it has failed at.
+        return renew(config, store, f"request {asked.id} asks for it, and the target has not followed its definition")
+    record = _prepared(config, store, table, loaded)
     loaded = replace(loaded, record=record)
-    change_buffer(config, record, store).prepare()
-    start, loaded = _continue_or_fail(config, store, table, loaded)
+    try:
+        start, loaded = _continue_or_fail(config, store, table, loaded, asked)
+    except _GapsError as gaps:
+        return renew(config, store, gaps.message)
     table = table.in_era(loaded.state.written.era)
     return Opened(record, loaded.state, loaded.plan, store, table, created=False, start=start)
+
+
+def _prepared(config: Config, store: StateStore, table: UpstreamTable, loaded: Loaded) -> JobRecord:
+    """Make target and buffer this driver's. The record fits the target afterwards."""
+    sink = open_sink(config, loaded.record, store, table)
+    try:
+        # A change of the sink that landed before a crash is in the target, and not in the state yet.
+        held = max(loaded.state.schema.in_sink, min(sink.schema_version(), loaded.state.schema.newest))
+        sink.use(loaded.state.schema.shape_at(held, table.definition))
+        sink.prepare()
+        record = fitted_record(loaded.record, store, sink)
+        if loaded.state.is_live:
+            sink.put_in_place()
+    finally:
+        sink.close()
+    change_buffer(config, record, store).prepare()
+    return record
 
 
 def check_same_server(config: Config, table: UpstreamTable, record: JobRecord) -> None:
@@ -96,7 +120,7 @@ def check_definition(table: UpstreamTable, record: JobRecord) -> None:
         raise SchemaChangedError(
             f"{record.database}.{record.table} was changed since the job was created",
             detail=what_changed(record.definition, table.definition),
-            hint="Create the job again under another name, with an empty target.",
+            hint="Let it follow the statement under the executor that it was begun with, and change the executor then.",
         )
 
 
@@ -111,7 +135,7 @@ def continue_at(config: Config, table: UpstreamTable, loaded: Loaded, buffered: 
 
 
 def _continue_or_fail(
-    config: Config, store: StateStore, table: UpstreamTable, loaded: Loaded
+    config: Config, store: StateStore, table: UpstreamTable, loaded: Loaded, asked: Request | None
 ) -> tuple[StartPlan, Loaded]:
     """A job whose place in the log is gone has failed, and its state says so, unless all is to be read again."""
     intent = loaded.state.intent
@@ -123,17 +147,15 @@ def _continue_or_fail(
     except SourceError as error:
         if error.retryable:
             raise
-        asked = _asked_for_everything(store, loaded)
         if asked is None:
             state = loaded.state
             failure = Failure(state.epoch, error.message, error.detail, error.hint)
             store.commit(replace(state, revision=state.revision + 1, failure=failure))
             raise
         return _copy_again(config, store, table, loaded, asked)
-    if loaded.state.failure is not None and (asked := _asked_for_everything(store, loaded)) is not None:
+    if loaded.state.failure is not None and asked is not None:
         # What the log holds next may be what the job has failed at; after a copy nobody needs it.
-        with suppress(_GapsError):
-            return _copy_again(config, store, table, loaded, asked)
+        return _copy_again(config, store, table, loaded, asked)
     if isinstance(start.from_, Saved) and start.from_.by_gtids:
         loaded = _follow_by_gtids(store, table, loaded, buffered)
     return start, loaded
@@ -155,17 +177,19 @@ def _copy_again(
     """Begin again at what is visible now and read every range, those of keys outside the plan included."""
     state = loaded.state
     table = table.in_era(state.written.era + 1)
+    shape = state.schema.shape_at(state.schema.newest, table.definition)
+    table = table.with_definition(shape.definition)
     first = table.identified(table.beginning())
     sink = open_sink(config, loaded.record, store, table)
+    sink.use(shape)
     try:
         plan = extended_plan(table, sink, loaded.plan.at(state.plan_generation), config)
     finally:
         sink.close()
     if not tiles(plan):
         raise _GapsError(
-            f"the saved position {state.written} of job {loaded.record.name} is gone, and keys between its ranges are read by nobody",
-            detail="What changed meanwhile in the log cannot be known for such keys.",
-            hint="Drop the job and create it again with `sink.delta.replace: true`.",
+            f"what the log held after {state.written} is left out, and keys between the ranges of the plan are read by "
+            "nobody",
         )
     if plan.generation > state.plan_generation:
         store.write_plan(plan, plan.generation)

@@ -18,6 +18,7 @@ from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import BackfillState
 from vnode_backfill.config.job import Config, TlsConfig, TlsVerify
 from vnode_backfill.job.sink.configured import configured_sink
+from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.finding import Finding, Level, refuse
 
 _TLS = {
@@ -30,6 +31,16 @@ def open_table(config: Config) -> UpstreamTable:
     mysql = config.mysql
     return MySqlTable.open(
         source_address(config), mysql.database, mysql.table, zero_dates=config.zero_dates.value,
+        watermark_table=mysql.watermark_table, visibility_timeout=mysql.visibility_timeout.total_seconds(),
+        server_ids=(mysql.server_id_range.low, mysql.server_id_range.high),
+    )  # fmt: skip
+
+
+def open_known_table(config: Config, definition: TableDefinition) -> UpstreamTable:
+    """The source table by a stored definition; it may be another by now, or gone."""
+    mysql = config.mysql
+    return MySqlTable.known(
+        source_address(config), definition, zero_dates=config.zero_dates.value,
         watermark_table=mysql.watermark_table, visibility_timeout=mysql.visibility_timeout.total_seconds(),
         server_ids=(mysql.server_id_range.low, mysql.server_id_range.high),
     )  # fmt: skip

@@ -23,7 +23,7 @@ from vnode_backfill.job.run.services import Committed
 from vnode_backfill.sinks import ReadReceipt
 from vnode_backfill.snapshot.key_walk import CdcBackfillExecutor, Stretch, WalkedStretch, landed_stretch
 from vnode_backfill.words.epoch import Actor
-from vnode_backfill.words.errors import LawBrokenError
+from vnode_backfill.words.errors import LawBrokenError, SchemaChangedError
 
 __all__ = ["WalkReading", "WalkWatch"]
 
@@ -35,10 +35,17 @@ class WalkReading:
         self._tools, self._sink = tools, tools.services.sink
         self._table, self._store = table, store
         self._walked: WalkedStretch | None = None
+        self.refused = ""
 
     def read(self, action: ReadRanges, committed: Committed) -> Receipts:
         began, spark = time.monotonic(), self._tools.spark
-        self._walked = spark.run(Actor.SNAPSHOT, action.barrier, lambda: self._walk(action, committed), lambda: None)
+        self.refused, self._walked = "", None
+        try:
+            self._walked = spark.run(
+                Actor.SNAPSHOT, action.barrier, lambda: self._walk(action, committed), lambda: None
+            )
+        except SchemaChangedError as error:
+            self.refused = f"{error.message}. {error.detail}"
         rows = self._walked.receipt.rows if self._walked else 0
         self._tools.pace.measured(rows, time.monotonic() - began, 1, everything=False)
         self._tools.pace.read_last = bool(rows)

@@ -34,6 +34,7 @@ from vnode_backfill.decide.protocol import (
     ActorFailed,
     ChangesBuffered,
     CommitEpoch,
+    Ending,
     EpochMerged,
     Event,
     RequestArrived,
@@ -126,7 +127,7 @@ class BackfillJob:
                 event = self._barriers.next_event(timeout=0.5)
                 if event is not None:
                     self._take(event)
-                if until is Until.LIVE and self._coordinator.saved.is_live and not self._rereads_waiting:
+                if until is Until.LIVE and self._coordinator.is_up_to_date and not self._rereads_waiting:
                     self.ask_to_stop()
                 self._watch.look(self._coordinator, self._performer)
         self._performer.close()
@@ -135,6 +136,8 @@ class BackfillJob:
 
     _failure: Failure | None = None
     _rereads_waiting = False
+    ending: Ending | None = None
+    """What the table has met, where the job has stopped because this copy cannot continue."""
 
     def ask_to_stop(self) -> None:
         """Stop at a SyncCheckpoint; asking again changes nothing."""
@@ -189,7 +192,7 @@ class BackfillJob:
         committed = Committed(self._coordinator.saved, self._coordinator.plan, self._coordinator.attempt)
         for action in actions:
             if isinstance(action, Stop):
-                self._failure = action.failure
+                self._failure, self.ending = action.failure, action.ending
             if isinstance(action, CommitEpoch):
                 log.info("epoch ends epoch=%d kind=%s", action.state.epoch, _kind(action.state))
             performer.perform(action, committed)

@@ -25,6 +25,7 @@ from vnode_backfill.decide.protocol import (
     Action,
     BufferChanges,
     ChangesBuffered,
+    ChangeSink,
     CommitEpoch,
     CommitReceipts,
     EpochMerged,
@@ -37,10 +38,14 @@ from vnode_backfill.decide.protocol import (
     RangesRead,
     ReadRanges,
     ReceiptsCommitted,
+    ResolveStatement,
     RestartEpoch,
     Sampled,
     SampleSource,
+    SinkChanged,
+    SinkNotChanged,
     StateCommitted,
+    StatementResolved,
     Stop,
     TrimBuffer,
 )
@@ -49,17 +54,19 @@ from vnode_backfill.job.run.order_threads import OrderThreads
 from vnode_backfill.job.run.reading import MakeReading, RangeReading, ReadingTools
 from vnode_backfill.job.run.services import Committed, Services
 from vnode_backfill.job.run.spark_work import SparkWork
+from vnode_backfill.job.run.table_versions import TableVersions
 from vnode_backfill.job.sink.configured import configured_sink
-from vnode_backfill.merge.merge_epoch import MergeRoute, merge_epoch
+from vnode_backfill.merge.merge_epoch import MergeRoute, SparkTasks, merge_epoch
 from vnode_backfill.snapshot.plan_questions import extended_plan
 from vnode_backfill.spark.slots import session_slots
 from vnode_backfill.words.epoch import Actor, Barrier, BarrierKind
-from vnode_backfill.words.errors import BackfillError, StuckError
+from vnode_backfill.words.errors import BackfillError, SinkUnavailableError, StuckError
 
 _CANCEL_SECONDS = 10.0
 _END_SECONDS = 600.0
 """How long a failed attempt may take to end. Everything that it waits for has its own time-out, which is shorter."""
 _CLOSE_SECONDS = 60.0
+_LOOK_FOR_TABLE = 1.0
 
 
 class Performer:
@@ -76,6 +83,8 @@ class Performer:
         self.leaves_tasks = False  # when it was closed: whether something that it has begun may still write
         self._spark = SparkWork(services.spark.sparkContext, fenced=configured_sink(services.config).fences_drivers)
         self.orders = OrderThreads(barriers, services.metrics, self.seen)
+        self._following = OrderThreads(barriers, services.metrics, self.seen)
+        """Changes of the sink. They go on while an epoch is tried again: one may take longer than many epochs."""
         self._awake = threading.Event()
         self._progress = EpochProgress(barriers, *_reached_at(services.spark))
         barriers.subscribe_barrier(Actor.DRIVER, self._barrier_begins)
@@ -87,7 +96,10 @@ class Performer:
             memory=limits.log_memory,
             lend=self.source.session,
         )
-        self._reading = reading(ReadingTools(services, self._spark, self._progress, self.pace, self.source.session))
+        self._versions = TableVersions(services)
+        self._reading = reading(
+            ReadingTools(services, self._spark, self._progress, self.pace, self.source.session, self._versions)
+        )
 
     @property
     def stopping(self) -> threading.Event:
@@ -114,6 +126,10 @@ class Performer:
                 self.orders.begin(
                     Actor.DRIVER, barrier.attempt, action, lambda: self._commit_receipts(action, committed)
                 )
+            case ResolveStatement(attempt=attempt):
+                self.orders.begin(Actor.DRIVER, attempt, action, lambda: self._resolve(action, committed))
+            case ChangeSink():
+                self._following.begin(Actor.DRIVER, committed.attempt, action, lambda: self._change_sink(action))
             case RestartEpoch():
                 threading.Thread(target=self._restart, args=(action,), daemon=True).start()
             case SampleSource() | CommitEpoch() | ExtendPlan() | TrimBuffer():
@@ -126,7 +142,7 @@ class Performer:
     def close(self) -> None:
         """End what is not begun, and wait a while for the rest: what does not end by itself ends with the process."""
         self._awake.set()
-        left = self.orders.close(_CLOSE_SECONDS)
+        left = self.orders.close(_CLOSE_SECONDS) + self._following.close(_CLOSE_SECONDS)
         self.leaves_tasks = left > 0 or self._spark.leaves_tasks
         self._progress.close()
         self.source.close()
@@ -141,10 +157,13 @@ class Performer:
                 self._sample(action, committed)
             case CommitEpoch(state=state):
                 self.services.store.commit(state)
+                if state.is_live:
+                    # A new copy that is live takes the place of the old one, at this very offset.
+                    self.services.sink.put_in_place()
                 self.barriers.tell(StateCommitted(state.revision))
             case ExtendPlan(generation=generation):
-                before = committed.plan.at(generation)
-                plan = extended_plan(self.services.table, self.services.sink, before, self.services.config)
+                seen = self._versions.in_sink(committed)
+                plan = extended_plan(seen.table, self.services.sink, seen.plan.at(generation), self.services.config)
                 self.services.store.write_plan(plan, plan.generation)
                 self.barriers.tell(PlanExtended(plan))
             case TrimBuffer(upto=upto):
@@ -152,7 +171,8 @@ class Performer:
 
     def _read(self, action: ReadRanges, committed: Committed) -> None:
         barrier, receipts = action.barrier, self._reading.read(action, committed)
-        self.barriers.collect(Actor.SNAPSHOT, barrier, RangesRead(barrier.epoch, receipts, barrier.attempt))
+        read = RangesRead(barrier.epoch, receipts, barrier.attempt, self._reading.refused)
+        self.barriers.collect(Actor.SNAPSHOT, barrier, read)
 
     def _commit_receipts(self, action: CommitReceipts, committed: Committed) -> None:
         barrier, receipts = action.barrier, self._reading.commit(action, committed)
@@ -160,7 +180,9 @@ class Performer:
 
     def _buffer(self, action: BufferChanges, committed: Committed) -> None:
         barrier, state, intent = action.barrier, committed.state, action.intent
-        plan = committed.plan.at(intent.plan_generation)
+        newest = self._versions.newest(committed)
+        plan = newest.plan.at(intent.plan_generation)
+        self._upstream.use(newest.table.definition)
         progress = partial(self._progress.of_task, Actor.UPSTREAM, barrier)
         consume, spark = self._upstream.consume, self._spark
         note = spark.run(
@@ -169,17 +191,48 @@ class Performer:
             lambda: consume(spark.context, state, plan, intent, progress),
             lambda: consume(None, state, plan, intent, progress),
         )
-        event = ChangesBuffered(barrier.epoch, note.visible, note.missing, note.kept, barrier.attempt, note.newest)
+        event = ChangesBuffered(
+            barrier.epoch, note.visible, note.missing, note.kept, barrier.attempt, note.newest, note.cut, note.passed
+        )
         self.barriers.collect(Actor.UPSTREAM, barrier, event)
 
     def _merge(self, action: MergeEpoch, committed: Committed) -> None:
-        barrier, state, plan = action.barrier, committed.state, committed.planned
+        barrier, state, seen = action.barrier, committed.state, self._versions.in_sink(committed)
+        plan = seen.plan.at(committed.intent.plan_generation)
         services, progress = self.services, partial(self._progress.of_task, Actor.MERGE, barrier)
-        route = MergeRoute(services.table, services.buffer, services.sink, self.source.session)
+        if action.vnodes:
+            services.sink.use(seen.shape)
+        route = MergeRoute(seen.table, services.buffer, services.sink, self.source.session)
         changes = self._spark.run(
             Actor.MERGE, barrier, lambda: merge_epoch(services.spark, route, state, plan, action, progress)
         )
         self.barriers.collect(Actor.MERGE, barrier, EpochMerged(barrier.epoch, changes, barrier.attempt))
+
+    def _resolve(self, action: ResolveStatement, committed: Committed) -> None:
+        """Find out what the statement did. A table that is gone may come back: that is waited for, unless the job is
+        to stop."""
+        self._awake.clear()
+        while (found := self._versions.resolve(action.found, committed)) is None:
+            if self.stopping.is_set() or self._awake.wait(_LOOK_FOR_TABLE):
+                break
+        effect, shape = found or (None, None)
+        self.barriers.tell(StatementResolved(action.found, effect, shape, action.attempt))
+
+    def _change_sink(self, action: ChangeSink) -> None:
+        """The sink follows, beside the epochs. Whatever comes of it is reported without an attempt: epochs go on."""
+        version, sink = action.version, self.services.sink
+        try:
+            if version.emptied:
+                sink.empty(version.number, version.shape)
+            else:
+                sink.change(version.number, version.shape, version.steps, SparkTasks(self.services.spark.sparkContext))
+        except BackfillError as error:
+            self.barriers.tell(SinkNotChanged(version.number, error))
+        except Exception as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
+            failed = SinkUnavailableError(f"the target could not follow {version.statement[:80]!r}: {error!r}")
+            self.barriers.tell(SinkNotChanged(version.number, failed))
+        else:
+            self.barriers.tell(SinkChanged(version.number))
 
     def _sample(self, action: SampleSource, committed: Committed) -> None:
         """Ask the source, not before the epoch has its length: short epochs cost more than they bring.
@@ -197,7 +250,8 @@ class Performer:
         self.seen.sampled(written, time.time())
         rows = int(self._rows_per_second(state) * config.epoch.backfill.total_seconds())
         short = may_be_merged_at_once(config.executor, last, written)
-        sample = Sample(written, visible, rows, hold=bool(self.seen.throttled_by), short=short)
+        hold = bool(self.seen.throttled_by) or self._versions.are_behind(committed, written)
+        sample = Sample(written, visible, rows, hold=hold, short=short)
         self.barriers.tell(Sampled(sample, action.ticket))
 
     def _presses(self, state: BackfillState) -> bool:
@@ -205,6 +259,9 @@ class Performer:
         intent = state.intent
         if self.pace.read_last or intent is None or intent.kind is BarrierKind.SYNC_CHECKPOINT:
             return True
+        if state.schema.pending is not None:
+            # The sink is changing, which takes as long as it takes.
+            return False
         return any(vnode.complete is not None and vnode.phase is not Phase.LIVE for vnode in state.vnodes)
 
     def _rows_per_second(self, state: BackfillState) -> float:

@@ -19,8 +19,9 @@ from vnode_backfill.decide.protocol import CommitReceipts, RangeReceipt, ReadRan
 from vnode_backfill.job.run.observations import Pace
 from vnode_backfill.job.run.services import Committed, Services
 from vnode_backfill.job.run.spark_work import SparkWork
+from vnode_backfill.job.run.table_versions import TableVersions
 from vnode_backfill.sinks import ReadReceipt
-from vnode_backfill.snapshot.vnode_stream import Lane, read_ranges
+from vnode_backfill.snapshot.vnode_stream import Lane, LanesRead, read_ranges
 from vnode_backfill.words.epoch import Actor
 from vnode_backfill.words.errors import LawBrokenError
 
@@ -29,6 +30,11 @@ Receipts = tuple[RangeReceipt, ...]
 
 class Reading(Protocol):
     """Reads an epoch's ranges, then commits them; `commit` follows `read` of the same attempt."""
+
+    @property
+    def refused(self) -> str:
+        """Why the source did not read a range by the columns that the job knows; empty if it read all."""
+        ...
 
     def read(self, action: ReadRanges, committed: Committed) -> Receipts: ...
 
@@ -44,6 +50,7 @@ class ReadingTools:
     progress: EpochProgress
     pace: Pace
     lend: LendSession
+    versions: TableVersions
 
     @property
     def epoch_seconds(self) -> float:
@@ -59,15 +66,17 @@ class RangeReading:
     def __init__(self, tools: ReadingTools) -> None:
         self._tools, self._services = tools, tools.services
         self._receipts: tuple[ReadReceipt, ...] = ()
+        self.refused = ""
 
     def read(self, action: ReadRanges, committed: Committed) -> Receipts:
+        self.refused = ""
         appended, replaced = self._services.sink.landed_reads(action.barrier.epoch)
         landed = [receipt for receipts in (appended, replaced) for receipt in receipts or ()]
         lanes = self._lanes(action, committed, skip_append=appended is not None, skip_replace=replaced is not None)
         self._tools.progress.reading(_before(committed, landed))
-        began, nothing = time.monotonic(), list[ReadReceipt]()
-        spark = self._tools.spark
-        read = spark.run(Actor.SNAPSHOT, action.barrier, lambda: read_ranges(spark.context, lanes), lambda: nothing)
+        began, spark = time.monotonic(), self._tools.spark
+        done = spark.run(Actor.SNAPSHOT, action.barrier, lambda: read_ranges(spark.context, lanes), LanesRead)
+        self.refused, read = done.refused, done.receipts
         if not action.rows_per_second:
             self._measure(lanes, read, time.monotonic() - began)
         self._tools.pace.read_last = bool(read)
@@ -75,23 +84,32 @@ class RangeReading:
         return _range_receipts(self._receipts)
 
     def commit(self, action: CommitReceipts, committed: Committed) -> Receipts:
-        plan = committed.planned
+        if not self._receipts and committed.state.schema.pending is not None:
+            # The sink may be changing meanwhile, which nothing should wait for.
+            return ()
+        seen = self._tools.versions.in_sink(committed)
+        plan = seen.plan.at(committed.intent.plan_generation)
+        self._services.sink.use(seen.shape)
         appended = [receipt for receipt in self._receipts if receipt.ordinal not in action.replaces]
         replaced = [receipt for receipt in self._receipts if receipt.ordinal in action.replaces]
-        with KeyOrder(self._services.table, plan, self._tools.lend) as order:
+        with KeyOrder(seen.table, plan, self._tools.lend) as order:
             landed = self._services.sink.commit_reads(action.barrier.epoch, appended, replaced, plan, order.weights)
         _check_counts(landed)
         return _range_receipts(landed)
 
     def _lanes(self, action: ReadRanges, committed: Committed, *, skip_append: bool, skip_replace: bool) -> list[Lane]:
         """What landed before a crash is not read again, and what was left unread then stays unread in this epoch."""
-        plan, barrier, tools = committed.planned, action.barrier, self._tools
+        barrier, tools = action.barrier, self._tools
+        seen = tools.versions.in_sink(committed)
+        plan = seen.plan.at(committed.intent.plan_generation)
+        if any(action.lanes):
+            self._services.sink.use(seen.shape)
         by_ordinal = {planned.ordinal: planned for planned in plan.ranges}
         limit = action.rows_per_second
         working = sum(bool(lane) for lane in action.lanes) or 1
         return [
             Lane(
-                table=self._services.table, writer=self._services.sink.writer(), plan=plan,
+                table=seen.table, writer=self._services.sink.writer(), plan=plan,
                 ranges=tuple(
                     by_ordinal[ordinal] for ordinal in ordinals
                     if not (skip_replace if ordinal in action.replaces else skip_append)

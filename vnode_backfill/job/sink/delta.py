@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vnode_backfill.config.job import Config, DeltaSinkConfig, MergeMode
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from progress.store.job_rows import JobRecord
     from progress.store.lease import Lease
     from vnode_backfill.delta.commits import DeltaLog
+    from vnode_backfill.delta.storage import Storage
     from vnode_backfill.job.sink.description import Comparing, Verdict, WritingJob
     from vnode_backfill.sinks import Sink
     from vnode_backfill.sinks.delta.compaction import CompactionPolicy
@@ -86,10 +87,8 @@ class DeltaDescription:
     def ownership(self, owner: Owner) -> DeltaLog:
         """The target's own log."""
         from vnode_backfill.delta.commits import DeltaLog
-        from vnode_backfill.delta.storage import Storage
 
-        storage = Storage.of(self.delta.path, reveal(self.config.storage.options))
-        return DeltaLog(storage, owner.writer_id, "the target table", owner.generation)
+        return DeltaLog(self._storage(), owner.writer_id, "the target table", owner.generation)
 
     def open(self, job: WritingJob) -> DeltaSink:
         return self._sink(job.record, job.lease.generation)
@@ -100,13 +99,31 @@ class DeltaDescription:
         sink.prepare()
         return sink.has_vectors
 
+    @property
+    def copies_beside(self) -> bool:
+        return True
+
+    def prepare_beside(self, job: WritingJob) -> bool:
+        sink = self._made(job.record, job.lease.generation, beside=True)
+        sink.prepare()
+        return sink.has_vectors
+
+    def discard_copies(self, job_id: str) -> None:
+        from vnode_backfill.delta.commits import prepared_jobs
+        from vnode_backfill.delta.copies import discard_copies
+
+        log = self.ownership(Owner("", ""))
+        table = log.find()
+        discard_copies(log.storage, {job_id, *(prepared_jobs(table) if table else ())})
+
     def last_words(self, sink: Sink) -> tuple[str, ...]:  # noqa: ARG002
         return ()
 
     def verify(self, asked: Comparing) -> Verdict:
         """Compare row by row, in Spark. A copy that is not complete yet is refused."""
-        from vnode_backfill.delta.storage import Storage
+        from vnode_backfill.delta.copies import copy_in
         from vnode_backfill.job.sink.description import Verdict
+        from vnode_backfill.sinks.delta.place import is_beside
         from vnode_backfill.verify.result import render, to_json
         from vnode_backfill.verify.table import verify_table
 
@@ -118,8 +135,13 @@ class DeltaDescription:
                 hint="Let it continue until it is live: `vnode-backfill run --until live`.",
             )
         plan = loaded.plan if loaded.record.executor != "single" else None
-        target = Storage.of(self.delta.path, reveal(self.config.storage.options))
+        target = self._storage()
+        if is_beside(target, loaded.record.id):
+            target = copy_in(target, loaded.record.id)
         with asked.session() as session, asked.source() as (table, pace):
+            if plan is not None and plan.parts != table.definition.key_parts:
+                # A renamed key column orders as before.
+                plan = replace(plan, parts=table.definition.key_parts)
             result = verify_table(
                 session.required(), table, plan, target, workers=self.config.workers, job=asked.progress, pace=pace
             )
@@ -138,12 +160,28 @@ class DeltaDescription:
             )
         return self._sink(record, lease.generation)
 
-    def _sink(self, record: JobRecord, generation: int = 0) -> DeltaSink:
-        from vnode_backfill.sinks.delta.sink import DeltaSink
+    def _storage(self) -> Storage:
+        from vnode_backfill.delta.storage import Storage
 
-        delta = self.delta
+        return Storage.of(self.delta.path, reveal(self.config.storage.options))
+
+    def _sink(self, record: JobRecord, generation: int = 0) -> DeltaSink:
+        """The target, or the copy beside it that this job makes."""
+        from vnode_backfill.sinks.delta.place import is_beside
+
+        return self._made(record, generation, beside=is_beside(self._storage(), record.id))
+
+    def _made(self, record: JobRecord, generation: int, *, beside: bool) -> DeltaSink:
+        """A copy beside the target is changed in the way that the target is: those who read the one read the other."""
+        from vnode_backfill.sinks.delta.sink import DeltaSink
+        from vnode_backfill.sinks.delta.target import mode_of
+
+        delta, creates = self.delta, self.config.merge_mode
+        table = self.ownership(Owner("", "")).find() if beside else None
+        if table is not None:
+            creates = mode_of(table)
         return DeltaSink(
             delta.path, record.definition, record.id, storage_options=reveal(self.config.storage.options),
-            replace=delta.replace, target_file_size=delta.target_file_size, retention=delta.retention,
-            generation=generation, creates=self.config.merge_mode, asked=delta.merge, key_cache=delta.key_cache,
+            replace=delta.replace and not beside, target_file_size=delta.target_file_size, retention=delta.retention,
+            generation=generation, creates=creates, asked=delta.merge, key_cache=delta.key_cache, beside=beside,
         )  # fmt: skip

@@ -130,7 +130,7 @@ class SinkDescription(Protocol):
         ...
 
     def open(self, job: WritingJob) -> Sink:
-        """The sink as the driver that holds the lease writes it."""
+        """The sink as the driver that holds the lease writes it: the target, or this job's copy beside it."""
         ...
 
     def prepare_new(self, job: WritingJob, *, taken_over: bool) -> bool:
@@ -138,6 +138,24 @@ class SinkDescription(Protocol):
 
         Returns whether its rows may be deleted by vectors.
         """
+        ...
+
+    @property
+    def copies_beside(self) -> bool:
+        """Whether a new copy can be made beside the old one; otherwise it replaces the old one from its first row
+        on."""
+        ...
+
+    def prepare_beside(self, job: WritingJob) -> bool:
+        """Make a new copy's own table beside the target, which stays as it is until `Sink.put_in_place`.
+
+        Returns whether rows of the copy may be deleted by vectors. Raises where the target can have no copy beside it.
+        `open` finds the copy by itself. A second call changes nothing.
+        """
+        ...
+
+    def discard_copies(self, job_id: str) -> None:
+        """Delete copies beside the target that were begun and never put in place, except that of `job_id`."""
         ...
 
     def last_words(self, sink: Sink) -> tuple[str, ...]:

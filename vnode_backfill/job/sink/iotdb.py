@@ -111,6 +111,20 @@ class IotdbDescription:
             sink.close()
         return sink.has_vectors
 
+    @property
+    def copies_beside(self) -> bool:
+        return False
+
+    def prepare_beside(self, job: WritingJob) -> bool:  # noqa: ARG002
+        raise PlanRefusedError(
+            f"a new copy of {self.target} cannot be made beside the old one",
+            detail="IoTDB has no commit that would put it in the place of the old points.",
+            hint="Set `sink.iotdb.replace: true`: the points are then replaced in place.",
+        )
+
+    def discard_copies(self, job_id: str) -> None:
+        """Nothing: there are none."""
+
     def last_words(self, sink: Sink) -> tuple[str, ...]:
         """How often the last of several keys won a device and time."""
         from vnode_backfill.sinks.iotdb.sink import IotdbSink
@@ -126,10 +140,15 @@ class IotdbDescription:
     def verify(self, asked: Comparing) -> Verdict:
         """Compare point by point, without Spark."""
         from vnode_backfill.job.sink.description import Verdict
+        from vnode_backfill.sinks.iotdb.follow import fitting
         from vnode_backfill.sinks.iotdb.sink import mapping_of, settings_of
         from vnode_backfill.verify.points import render, to_json, verify_points
 
-        iotdb, definition, password = self.iotdb, asked.loaded.record.definition, self._password()
+        loaded, iotdb, password = asked.loaded, self.iotdb, self._password()
+        definition = loaded.state.schema.shape_in_sink(loaded.record.definition).definition
+        if definition != loaded.record.definition:
+            # As the job itself does: columns that the file names may be gone.
+            iotdb = fitting(iotdb, definition)
         with asked.source() as (table, pace):
             settings = settings_of(iotdb, mapping_of(iotdb, definition, password), password)
             result = verify_points(table, definition, settings, duplicates=iotdb.duplicates, pace=pace)

@@ -4,6 +4,9 @@ The rows stay the same (`compaction` and `reshape` argue why). Any process may d
 A table without deletion vectors loses files to every epoch that changes a row of theirs, so what an epoch was faster
 with is taken out of a join again. In a table with vectors nothing is done in vain: deletes that land meanwhile follow.
 Its log is tidied by `DeltaSink.tidy`, not here: epochs wait for the commit of a reshape, and need not for a checkpoint.
+
+Files are written with the columns that the table has, not with those that somebody was told of: the process may be older
+than the last change of columns. A change that lands while files are written ends the work without effect.
 """
 
 from __future__ import annotations
@@ -11,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from threading import RLock
-
-import pyarrow as pa
 
 from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.files import DataFile
@@ -34,6 +35,7 @@ from vnode_backfill.sinks.delta.effect import Effect, Traffic
 from vnode_backfill.sinks.delta.reshape import Reshape, Reshaped, Reshaper, settle
 from vnode_backfill.sinks.delta.reshape_process import run_apart
 from vnode_backfill.sinks.delta.rewrite import in_threads
+from vnode_backfill.sinks.delta.target import columns_of
 from vnode_backfill.words.errors import OvertakenError, SinkUnavailableError
 
 HERE_BYTES = 8 * 1024 * 1024
@@ -46,7 +48,6 @@ class Compactor:
     """Compacts one table. `committing` is held while an epoch's effect is computed and committed."""
 
     log: DeltaLog
-    schema: pa.Schema
     key: tuple[str, ...]
     layout: FileLayout
     committing: RLock
@@ -56,8 +57,13 @@ class Compactor:
     def step(
         self, policy: CompactionPolicy, tasks: TaskRunner | None, goes_on: Callable[[], bool], *, alone: bool
     ) -> Compacted | None:
-        """Do a bounded part of what is due, in one commit; None where nothing is due."""
+        """Do a bounded part of what is due, in one commit; None where nothing is due.
+
+        Where the key columns have other names by now, it is left to those who know them.
+        """
         table = self.log.open()
+        if not set(self.key) <= set(table.schema.names):
+            return None
         if table.has_vectors:
             return self._reshape(table, policy, goes_on)
         if alone:
@@ -70,12 +76,12 @@ class Compactor:
 
         As many as have `step_bytes` together, but at least one.
         """
-        work, size = list[Reshape](), 0
-        for file in self.log.files(self.log.open(), self.key):
+        work, size, table = list[Reshape](), 0, self.log.open()
+        for file in self.log.files(table, self.key):
             if file.vector is not None and (not work or size + file.size <= step_bytes):
                 work.append(Reshape((file,)))
                 size += file.size
-        return self._done(work, goes_on) if work else None
+        return self._done(table, work, goes_on) if work else None
 
     def _left(self, table: TableVersion, policy: CompactionPolicy) -> int:
         return due_files(self.log.files(table, self.key), policy)
@@ -84,27 +90,30 @@ class Compactor:
         work = next_reshapes(self.log.files(table, self.key), policy)
         if not work:
             return None
-        done = self._done(work, goes_on)
+        done = self._done(table, work, goes_on)
         return replace(done, left=self._left(self.log.last_seen(), policy), overtaken=0) if done.removed else done
 
-    def _done(self, work: Sequence[Reshape], goes_on: Callable[[], bool]) -> Compacted:
-        files = sum(len(task.files) for task in work)
-        reshaper = Reshaper(self.log.storage, self.schema, self.key, self.layout, goes_on)
+    def _done(self, table: TableVersion, work: Sequence[Reshape], goes_on: Callable[[], bool]) -> Compacted:
+        files, schema = sum(len(task.files) for task in work), columns_of(table)
+        reshaper = Reshaper(self.log.storage, schema, self.key, self.layout.within(schema), goes_on)
         try:
             done = self._written(reshaper, work)
         except GivenUpError:
             return Compacted(0, 0, 0, left=files)
         with self.committing:
-            return self._settle(done, files)
+            return self._settle(done, files, table.metadata.schema_text)
 
     def _written(self, reshaper: Reshaper, work: Sequence[Reshape]) -> list[Reshaped]:
         if sum(file.size for task in work for file in task.files) <= HERE_BYTES:
             return [reshaper.run(task) for task in work]
         return run_apart(reshaper, work)
 
-    def _settle(self, done: Sequence[Reshaped], files: int) -> Compacted:
+    def _settle(self, done: Sequence[Reshaped], files: int, columns: str) -> Compacted:
+        """Commit to a table that still has the `columns` with which the files were written."""
         for _ in range(_TRIES):
             table = self.log.open()
+            if table.metadata.schema_text != columns:
+                return Compacted(0, 0, 0, left=files, overtaken=files)
             now = {file.path: file for file in self.log.files(table, self.key)}
             effects = [settle(self.log.storage, each, now, self.gone) for each in done]
             effect = sum((each for each in effects if each is not None), Effect())
@@ -122,10 +131,12 @@ class Compactor:
     def _join(
         self, policy: CompactionPolicy, tasks: TaskRunner | None, goes_on: Callable[[], bool]
     ) -> Compacted | None:
-        plan = compaction_due(self.log.files(self.log.open(), self.key), policy)
+        table = self.log.open()
+        plan = compaction_due(self.log.files(table, self.key), policy)
         if plan is None:
             return None
-        joiner = Joiner(self.log.storage, self.schema, self.layout, goes_on)
+        schema = columns_of(table)
+        joiner = Joiner(self.log.storage, schema, self.layout.within(schema), goes_on)
         step = plan.step(policy.step_bytes)
         try:
             joined = (tasks or in_threads)(joiner.join, step)
@@ -133,7 +144,7 @@ class Compactor:
             return Compacted(0, 0, 0, left=plan.files)
         joined = self._still_there(joiner, joined, self.log.open())
         with self.committing:
-            done = self._put_in_place(joiner, joined)
+            done = self._put_in_place(joiner, joined, table.metadata.schema_text)
         return replace(done, left=plan.files - done.removed, overtaken=sum(map(len, step)) - done.removed)
 
     def _still_there(self, joiner: Joiner, joined: Sequence[Joined], table: TableVersion) -> list[Joined]:
@@ -147,9 +158,11 @@ class Compactor:
                 held.append(kept)
         return held
 
-    def _put_in_place(self, joiner: Joiner, joined: Sequence[Joined]) -> Compacted:
+    def _put_in_place(self, joiner: Joiner, joined: Sequence[Joined], columns: str) -> Compacted:
         for _ in range(_TRIES):
             table = self.log.open()
+            if table.metadata.schema_text != columns:
+                return Compacted(0, 0, 0)
             joined = self._still_there(joiner, joined, table)
             removed = [file for each in joined for file in each.removed]
             added = [file for each in joined for file in each.added]

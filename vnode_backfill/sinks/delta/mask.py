@@ -33,7 +33,7 @@ from vnode_backfill.delta.vectors import VectorCache, write_vectors
 from vnode_backfill.sinks import TaskRunner
 from vnode_backfill.sinks.changes import INDEX, Changes, ChangeSlice, MemoryChanges
 from vnode_backfill.sinks.delta.effect import Effect
-from vnode_backfill.sinks.delta.key_cache import key_cache
+from vnode_backfill.sinks.delta.keys.cache import key_cache
 from vnode_backfill.sinks.delta.rewrite import (
     REWRITE_IN_TASKS_BYTES,
     Ints,

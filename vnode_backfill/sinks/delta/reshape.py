@@ -244,7 +244,7 @@ def _effect(
     losing: Sequence[tuple[DataFile, Rows]],
     late: Rows,
 ) -> Effect:
-    arrived = _lost_on_the_way(done.added, late)
+    arrived = lost_on_the_way(done.added, late)
     kept = [(receipt, rows) for receipt, rows in arrived if rows.count < receipt.rows]
     masks = [rows for _, rows in losing]
     vectors = write_vectors(storage, [*masks, *(rows for _, rows in kept if rows.count)])
@@ -254,7 +254,7 @@ def _effect(
     return Effect(added, removed, masked)
 
 
-def _lost_on_the_way(added: Sequence[FileReceipt], late: Rows) -> Iterator[tuple[FileReceipt, Rows]]:
+def lost_on_the_way(added: Sequence[FileReceipt], late: Rows) -> Iterator[tuple[FileReceipt, Rows]]:
     """Each new file with its rows that went meanwhile."""
     start = 0
     for receipt in added:

@@ -25,7 +25,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from vnode_backfill.delta.files import DataFile, FileReceipt
-from vnode_backfill.delta.parquet import FileLayout, batch_rows, read_batches, read_columns, unique_stem, write_files
+from vnode_backfill.delta.parquet import (
+    FileLayout,
+    as_schema,
+    batch_rows,
+    read_batches,
+    read_columns,
+    unique_stem,
+    write_files,
+)
 from vnode_backfill.delta.rows import Rows
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.delta.vectors import read_vector
@@ -156,7 +164,7 @@ class Rewriter:
     def _merged(self, file: DataFile, becomes: Ints, changes: pa.Table | None) -> Iterator[pa.Table]:
         start = 0
         for batch in read_batches(self.storage, file.path, self.schema):
-            yield _changed(batch, becomes[start : start + batch.num_rows], changes)
+            yield _changed(batch, becomes[start : start + batch.num_rows], changes, self.layout.optional)
             start += batch.num_rows
 
 
@@ -214,14 +222,14 @@ def _positions(count: int) -> pa.Array:
     return pa.array(np.arange(count, dtype=np.int64))
 
 
-def _changed(batch: pa.Table, becomes: Ints, changes: pa.Table | None) -> pa.Table:
+def _changed(batch: pa.Table, becomes: Ints, changes: pa.Table | None, optional: Sequence[str]) -> pa.Table:
     """The batch with each row left, gone, or replaced where it is."""
     if (becomes == _STAYS).all():
         return batch
     new = becomes >= 0
     source = np.arange(batch.num_rows, dtype=np.int64)
     if changes is not None and new.any():
-        replacing = changes.take(pa.array(becomes[new])).select(batch.schema.names).cast(batch.schema)
+        replacing = as_schema(changes.take(pa.array(becomes[new])), batch.schema, optional)
         source[new] = batch.num_rows + np.arange(int(new.sum()))
         batch = pa.concat_tables([batch, replacing]).combine_chunks()
     return batch.take(pa.array(source[becomes != _GOES]))

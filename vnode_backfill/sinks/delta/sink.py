@@ -16,7 +16,7 @@ A replaced range of an integer key, [10, 20), read again as 12 and 15:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import RLock
@@ -27,6 +27,7 @@ import pyarrow as pa
 from progress.state.target_health import TargetHealth
 from vnode_backfill.config.job import KEY_CACHE, TARGET_FILE_SIZE, MergeMode
 from vnode_backfill.delta.commits import DeltaLog
+from vnode_backfill.delta.copies import copy_in
 from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.parquet import FileLayout, unique_stem, write_files
@@ -35,6 +36,7 @@ from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.delta.vectors import VectorCache
 from vnode_backfill.sinks import ReadReceipt, TaskRunner, Weighing, receipts_from_json, receipts_to_json
 from vnode_backfill.sinks.changes import Changes
+from vnode_backfill.sinks.delta.change import SCHEMA, ColumnChange
 from vnode_backfill.sinks.delta.compaction import (
     STEP_BYTES,
     Compacted,
@@ -46,15 +48,24 @@ from vnode_backfill.sinks.delta.compaction import (
 from vnode_backfill.sinks.delta.compactor import Compactor
 from vnode_backfill.sinks.delta.due import vector_health
 from vnode_backfill.sinks.delta.effect import Effect, Traffic
-from vnode_backfill.sinks.delta.key_bounds import bounds_as_keys, extremes, may_hold
+from vnode_backfill.sinks.delta.keys.bounds import bounds_as_keys, extremes, may_hold
 from vnode_backfill.sinks.delta.mask import MergeByMask
+from vnode_backfill.sinks.delta.place import ends_beside, is_beside, put_in_place
 from vnode_backfill.sinks.delta.rewrite import MergeByRewrite, Removal, Rewriter
-from vnode_backfill.sinks.delta.target import Target, add_vectors, drop_vectors, kept_for, target_schema, whole_hours
+from vnode_backfill.sinks.delta.target import (
+    Target,
+    add_vectors,
+    check_names,
+    drop_vectors,
+    kept_for,
+    whole_hours,
+)
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import OvertakenError, SinkUnavailableError
 from vnode_backfill.words.key import Key
 from vnode_backfill.words.key_range import SplitPlan
+from vnode_backfill.words.schema_change import ColumnStep, TableShape
 
 _VECTORS_BYTES = 64 * 1024 * 1024
 _TRIES = 5
@@ -97,18 +108,91 @@ class DeltaSink:
         creates: MergeMode = MergeMode.REWRITE,
         asked: MergeMode | None = None,
         key_cache: int = KEY_CACHE,
+        beside: bool = False,
     ) -> None:
-        """`creates` is how a table made here is changed, `asked` what the file demands of one that is there."""
-        self._storage = Storage.of(path, storage_options)
-        self._definition, self._retention = definition, retention
-        self._schema = target_schema(definition)
-        self._layout = FileLayout.of(definition, target_file_size)
-        self._log = DeltaLog(self._storage, job_id, "the target table", generation)
-        self._target = Target(self._log, self._schema, self._layout, retention, replace, creates, asked)
+        """`creates` is how a table made here is changed, `asked` what the file demands of one that is there.
+
+        With `beside` the rows go to a table of their own in the folder of the one at `path` (see `put_in_place`).
+        """
+        home = Storage.of(path, storage_options)
+        self._storage = copy_in(home, job_id) if beside else home
+        self._home = DeltaLog(home, job_id, "the target table", generation)
+        self._retention, self._file_bytes = retention, target_file_size
+        self._replace, self._creates, self._asked = replace, creates, asked
+        self._log = DeltaLog(self._storage, job_id, "the copy of the table", generation) if beside else self._home
+        self._shape = TableShape(definition)
         self._key_cache, self._vectors = key_cache, VectorCache(_VECTORS_BYTES)
         self._traffic = Traffic()
         self._committing = RLock()
         """Held while an epoch's effect is computed and committed: no compaction of this process commits meanwhile."""
+
+    def use(self, shape: TableShape) -> None:
+        """Write and read rows of this shape from now on. The table itself stays as it is; see `change`."""
+        self._shape = shape
+
+    @property
+    def _key(self) -> tuple[str, ...]:
+        return self._shape.definition.key
+
+    @property
+    def _layout(self) -> FileLayout:
+        return self._layout_of(self._shape)
+
+    def _layout_of(self, shape: TableShape) -> FileLayout:
+        """Kept columns have no statistics: rows that are written lack them."""
+        kept = tuple(column.name for column in shape.kept)
+        return replace(FileLayout.of(shape.definition, self._file_bytes), optional=kept)
+
+    @property
+    def _target(self) -> Target:
+        return Target(
+            self._log, self._shape.schema, self._layout, self._retention, self._replace, self._creates, self._asked
+        )
+
+    def change(
+        self, version: int, shape: TableShape, steps: Sequence[ColumnStep], tasks: TaskRunner | None = None
+    ) -> None:
+        """Give the table the columns of `shape`, and every row what the source shows for it, in one commit.
+
+        Nothing happens if this version has landed. From then on the sink uses the shape. Compactions may go on
+        meanwhile, in any process.
+        """
+        self._follow(version, shape, lambda change: change.follow(steps, tasks))
+
+    def empty(self, version: int, shape: TableShape) -> None:
+        """Take every row away, in one commit that counts as the change to this version; then use the shape."""
+        self._follow(version, shape, ColumnChange.empty)
+
+    def _follow(self, version: int, shape: TableShape, carry_out: Callable[[ColumnChange], Effect]) -> None:
+        check_names(shape.schema.names)
+        change = ColumnChange(self._log, version, shape, self._layout_of(shape), self._committing)
+        effect = carry_out(change)
+        self._shape = shape
+        made = self._log.last_seen()
+        self._traffic.count(effect, made.sizes.get(made.version, 0))
+        self._tidy_after(made)
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether rows are written to a copy beside the target, which shows something else."""
+        return self._log is not self._home
+
+    def put_in_place(self) -> None:
+        """Let the target hold what the copy beside it holds, in one commit, and write to the target from now on.
+
+        Nothing happens if the sink is not beside. Demands that nothing of the job is under way.
+        """
+        if not self.is_beside:
+            return
+        with self._committing:
+            made = put_in_place(self._home, self._log)
+            self._log, self._storage = self._home, self._home.storage
+        self._traffic.count(Effect(), made.sizes.get(made.version, 0))
+
+    def schema_version(self) -> int:
+        """The version of the definition that `change` or `empty` has brought last; 0 if there was none."""
+        table = self._log.find()
+        return 0 if table is None else self._log.version_of(table, SCHEMA)
 
     @property
     def staging(self) -> Storage:
@@ -124,10 +208,12 @@ class DeltaSink:
         self._target.check_mode()
 
     def prepare(self) -> None:
+        if self.is_beside and ends_beside(self._home):
+            self._log, self._storage = self._home, self._home.storage
         self._target.prepare()
 
     def writer(self) -> DeltaFileWriter:
-        return DeltaFileWriter(self._storage, self._schema, self._layout)
+        return DeltaFileWriter(self._storage, self._shape.schema, self._layout)
 
     def landed_reads(self, epoch: Epoch) -> tuple[tuple[ReadReceipt, ...] | None, tuple[ReadReceipt, ...] | None]:
         table = self._log.open()
@@ -163,6 +249,7 @@ class DeltaSink:
             held = self._log.note(table, kind, epoch)
             if held is not None:
                 return receipts_from_json(held)
+            self._check_writes(table)
             effect = effect_of(table) + Effect([file for receipt in receipts for file in receipt.files])
             if not effect:
                 return tuple(receipts)
@@ -181,7 +268,7 @@ class DeltaSink:
         ranges = [planned.range for planned in plan.ranges if planned.ordinal in ordinals]
         goes = np.array([planned.ordinal in ordinals for planned in plan.ranges] + [False], dtype=np.bool_)
         removals = []
-        for file in self._log.files(table, self._definition.key) if ranges else ():
+        for file in self._log.files(table, self._key) if ranges else ():
             if may_hold(file, ranges, plan.parts[0]):
                 columns = [column.combine_chunks() for column in rewriter.keys(file).columns]
                 gone = goes[plan.find_many(columns, weights(columns) if weights else None)]
@@ -205,8 +292,9 @@ class DeltaSink:
             table = self._log.open()
             if self._log.landed(table, _MERGE, epoch):
                 return
+            self._check_writes(table)
             changing = changing or self._changing(table, epoch)
-            effect = changing.merge(self._log.files(table, self._definition.key), changes, tasks)
+            effect = changing.merge(self._log.files(table, self._key), changes, tasks)
             try:
                 if effect:
                     made = self._commit(table, _MERGE, epoch, effect)
@@ -216,6 +304,11 @@ class DeltaSink:
             return
         raise SinkUnavailableError(f"the merge of epoch {epoch} was overtaken by other commits {_TRIES} times")
 
+    def _check_writes(self, table: TableVersion) -> None:
+        """Refuse to look for rows in files of another driver, or of other columns than those in use."""
+        self._log.check_generation(table)
+        self._target.check_columns(table)
+
     def _changing(self, table: TableVersion, epoch: Epoch) -> MergeByRewrite | MergeByMask:
         """How rows of this table are changed: by deletion vectors where the table has them."""
         rewriter = self._rewriter(epoch)
@@ -224,9 +317,12 @@ class DeltaSink:
     def _commit(self, table: TableVersion, kind: str, epoch: Epoch, effect: Effect, note: str = "") -> TableVersion:
         """The new version. A table with vectors has its log tidied by `tidy`, because no epoch shall wait for it."""
         made = self._log.commit(table, kind, epoch, effect.added, effect.removed, note, effect.masked)
+        self._tidy_after(made)
+        return made
+
+    def _tidy_after(self, made: TableVersion) -> None:
         if not made.has_vectors:
             self._traffic.checkpointed(self._log.maintain(made))
-        return made
 
     def merged(self, epoch: Epoch) -> bool:
         return self._log.landed(self._log.open(), _MERGE, epoch)
@@ -234,9 +330,9 @@ class DeltaSink:
     def key_extremes(self, weights: Weighing | None = None) -> list[Key]:
         """From the files' bounds where they are exact, else from their keys. Text without `weights`: every key."""
         rewriter = self._rewriter(Epoch(0))
-        parts = self._definition.key_parts
+        parts = self._shape.definition.key_parts
         keys: list[Key] = []
-        for file in self._log.files(self._log.open(), self._definition.key):
+        for file in self._log.files(self._log.open(), self._key):
             known = bounds_as_keys(file, parts, rewriter.key_schema)
             columns = known or [column.combine_chunks() for column in self._live_keys(rewriter, file).columns]
             keys.extend(extremes(parts, columns, weights))
@@ -280,9 +376,7 @@ class DeltaSink:
         return drop_vectors(self._log, self._retention)
 
     def _compactor(self) -> Compactor:
-        return Compactor(
-            self._log, self._schema, self._definition.key, self._layout, self._committing, self._gone, self._traffic
-        )
+        return Compactor(self._log, self._key, self._layout, self._committing, self._gone, self._traffic)
 
     def tidy(self) -> None:
         """Make a checkpoint of a table with vectors if one is due, and delete old commits. Epochs continue meanwhile.
@@ -300,7 +394,7 @@ class DeltaSink:
     def health(self) -> TargetHealth:
         """In what shape the table is, by the version that was seen last."""
         table = self._log.last_seen()
-        files = self._log.files(table, self._definition.key)
+        files = self._log.files(table, self._key)
         return TargetHealth(
             files=len(files),
             bytes=sum(file.size for file in files),
@@ -314,6 +408,9 @@ class DeltaSink:
 
     def sweep(self) -> list[str]:
         """Delete files superseded longer ago than the retention, and those never committed or staged a day ago."""
+        if self.is_beside and not is_beside(self._home.storage, self._home.job_id):
+            # Another driver has put the copy in place: its own log no longer says which of its files are needed.
+            return []
         kept = kept_for(self._retention, vectors=self._log.open().has_vectors)
         swept = self._log.sweep(whole_hours(kept))
         return [*swept, *sweep_staged(self._storage, oldest_kept(datetime.now(UTC), kept))]
@@ -322,4 +419,4 @@ class DeltaSink:
         """Nothing is held open between calls."""
 
     def _rewriter(self, epoch: Epoch) -> Rewriter:
-        return Rewriter(self._storage, self._schema, self._definition.key, self._layout, epoch)
+        return Rewriter(self._storage, self._shape.schema, self._key, self._layout, epoch)

@@ -9,14 +9,14 @@ A job that follows the log after another one's copy writes into a table full of 
 if the table is that job's and nobody has taken it over before (`take_over`). The commit that says so also ends the
 copying job's right to write, for good.
 
-Every column is nullable, because a NOT NULL column beside a `timestamp_ntz` needs one table feature more. No column mapping. A table without deletion
-vectors can be read by every reader of Delta, one with them by those that know vectors.
+Every column is nullable, because a NOT NULL column beside a `timestamp_ntz` needs one table feature more. No column
+mapping. A table without deletion vectors can be read by every reader of Delta, one with them by those that know vectors.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -29,22 +29,32 @@ from vnode_backfill.delta.log.actions import USES_VECTORS, VECTORS
 from vnode_backfill.delta.log.protocol import append_only, unwritable
 from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.parquet import FileLayout
-from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import OvertakenError, SinkError, SinkUnavailableError
 
-_PREPARE, _ONCE = "prepare", Epoch(1)
+PREPARE, _ONCE = "prepare", Epoch(1)
 _TRIES = 10
-_FOR_GOOD = 2**53
+FOR_GOOD = 2**53
 """The generation of a driver that no other can follow: of a job whose table was handed over."""
 _SWEPT_WITHIN_HOURS = 1
 """A job sweeps a table with vectors several times in so long."""
+OWN_COLUMNS = "vnodeBackfill.columns"
+"""A property of a table whose columns the job has changed: says which columns it has set, so that others are noticed."""
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
 
 
-def target_schema(definition: TableDefinition) -> pa.Schema:
-    """The canonical types of the source's columns, all of them nullable."""
-    return pa.schema([field.with_nullable(True) for field in definition.arrow_schema])
+def fence(log: DeltaLog) -> None:
+    """Fence until it lands: a driver that is being replaced, and a compaction, may commit once or twice before."""
+    for _ in range(_TRIES):
+        with suppress(OvertakenError):
+            log.fence(log.open())
+            return
+    log.fence(log.open())
+
+
+def columns_of(table: TableVersion) -> pa.Schema:
+    """The columns of a version by name and type, all of them nullable, as files of it are read and written."""
+    return pa.schema([pa.field(field.name, field.type) for field in table.schema])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +77,32 @@ class Target:
         With `replace`, one commit removes somebody else's rows and schema and makes the table this job's. A second call
         changes nothing.
         """
-        self._check_names()
+        check_names(self.schema.names)
         table = self.log.find()
         with overtaken_is_retryable():
-            if table is None or not self.log.landed(table, _PREPARE, _ONCE):
+            if table is None or not self.log.landed(table, PREPARE, _ONCE):
                 table = self._take(table)
             else:
-                self._check_shape(table)
+                if not self.is_own(table):
+                    self._check_shape(table)
                 self._check_mode(table)
                 self.log.check_store()
-            self._fence()
+            fence(self.log)
             self._set_properties()
+
+    def is_own(self, table: TableVersion) -> bool:
+        """Whether the job itself has given the table the columns that it has, by a change of its columns."""
+        return table.metadata.configuration.get(OWN_COLUMNS) == digest_of(table.metadata.schema_text)
+
+    def check_columns(self, table: TableVersion) -> None:
+        """Refuse to write rows of an earlier definition into a table that has the columns of a later one."""
+        difference = self._other_columns(table) if self.is_own(table) else ""
+        if difference:
+            raise SinkError(
+                f"the table at {self.log.storage.path} has the columns of another definition than the rows to be written",
+                detail=difference,
+                hint="Run the job again: it carries out the change of columns first.",
+            )
 
     def _set_properties(self) -> None:
         """What the file says of retention holds for the table too: its checkpoints forget removals by it."""
@@ -86,17 +111,9 @@ class Target:
         if any(table.metadata.configuration.get(name) != value for name, value in wanted.items()):
             self.log.redefine(table, table.protocol, wanted)
 
-    def _fence(self) -> None:
-        """Fence until it lands: a driver that is being replaced, and a compaction, may commit once or twice before."""
-        for _ in range(_TRIES):
-            with suppress(OvertakenError):
-                self.log.fence(self.log.open())
-                return
-        self.log.fence(self.log.open())
-
     def check(self) -> None:
         """Raise what `prepare` would raise for a job that does not exist yet; writes nothing."""
-        self._check_names()
+        check_names(self.schema.names)
         table = self.log.find()
         if table is not None and self.replace:
             self._check_replaceable(table)
@@ -117,12 +134,12 @@ class Target:
             return self._create(table)
         self._check_free(table)
         self.log.check_store()
-        return self.log.commit(table, _PREPARE, _ONCE, ())
+        return self.log.commit(table, PREPARE, _ONCE, ())
 
     def _create(self, over: TableVersion | None) -> TableVersion:
         features = frozenset({VECTORS}) if self.creates is MergeMode.VECTORS else frozenset[str]()
         return self.log.create(
-            self.schema, self._configuration(), landed=(_PREPARE, _ONCE), over=over, features=features
+            self.schema, self._configuration(), landed=(PREPARE, _ONCE), over=over, features=features
         )
 
     def _check_replaceable(self, table: TableVersion) -> None:
@@ -156,17 +173,7 @@ class Target:
             )
 
     def _configuration(self) -> dict[str, str]:
-        statistics = ",".join(f"`{name}`" for name in self.layout.statistics)
-        return {"delta.dataSkippingStatsColumns": statistics, **mode_properties(self.creates, self.retention)}
-
-    def _check_names(self) -> None:
-        wrong = [name for name in self.schema.names if _NOT_IN_NAMES & set(name) or "`" in name]
-        if wrong:
-            raise SinkError(
-                f"Delta cannot hold the column names {', '.join(map(repr, wrong))}",
-                detail="A space and any of , ; { } ( ) = ` are not allowed in them.",
-                hint="Rename the columns at the source.",
-            )
+        return {**column_properties(self.layout), **mode_properties(self.creates, self.retention)}
 
     def _check_shape(self, table: TableVersion) -> None:
         difference = self._difference(table)
@@ -189,10 +196,24 @@ class Target:
         reason = unwritable(table.protocol, table.metadata)
         if reason:
             return reason
+        return self._other_columns(table)
+
+    def _other_columns(self, table: TableVersion) -> str:
         old = {field.name: field.type for field in table.schema}
         new = {field.name: field.type for field in self.schema}
         wrong = [name for name in {**old, **new} if old.get(name) != new.get(name)]
         return "; ".join(f"column {name} is {old.get(name)} there and {new.get(name)} here" for name in wrong)
+
+
+def check_names(columns: Sequence[str]) -> None:
+    """Refuse columns whose names Delta cannot hold."""
+    wrong = [name for name in columns if _NOT_IN_NAMES & set(name) or "`" in name]
+    if wrong:
+        raise SinkError(
+            f"Delta cannot hold the column names {', '.join(map(repr, wrong))}",
+            detail="A space and any of , ; { } ( ) = ` are not allowed in them.",
+            hint="Rename the columns at the source.",
+        )
 
 
 def _is_switched_off(table: TableVersion) -> bool:
@@ -203,6 +224,15 @@ def _is_switched_off(table: TableVersion) -> bool:
 def mode_of(table: TableVersion) -> MergeMode:
     """How rows of a table are changed."""
     return MergeMode.VECTORS if table.has_vectors else MergeMode.REWRITE
+
+
+def column_properties(layout: FileLayout) -> dict[str, str]:
+    """The properties of a table that depend on its columns."""
+    return {"delta.dataSkippingStatsColumns": ",".join(f"`{name}`" for name in layout.statistics)}
+
+
+def digest_of(schema_text: str) -> str:
+    return hashlib.sha256(schema_text.encode()).hexdigest()[:16]
 
 
 def mode_properties(mode: MergeMode, retention: timedelta | None) -> dict[str, str]:
@@ -265,7 +295,7 @@ def _changed(log: DeltaLog, change: Callable[[TableVersion], bool]) -> bool:
     """Change the job's own table, again from its newest version where somebody was faster."""
     for _ in range(_TRIES):
         table = log.open()
-        if not log.landed(table, _PREPARE, _ONCE):
+        if not log.landed(table, PREPARE, _ONCE):
             raise SinkError(
                 f"the table at {log.storage.path} is not the one that this job writes to",
                 hint="Check `sink.delta.path`.",
@@ -279,11 +309,9 @@ def can_take_over(log: DeltaLog, before: str, successor: str) -> bool:
     """Whether the table is that of job `before`; raises if another job than `successor` has it. Writes nothing."""
     table = log.find()
     theirs = _for_good(log, before)
-    if table is None or not theirs.landed(table, _PREPARE, _ONCE):
+    if table is None or not theirs.landed(table, PREPARE, _ONCE):
         return False
-    if table.transactions.get(f"{before}/driver") == _FOR_GOOD and not theirs.landed(
-        table, _handover(successor), _ONCE
-    ):
+    if table.transactions.get(f"{before}/driver") == FOR_GOOD and not theirs.landed(table, _handover(successor), _ONCE):
         raise SinkError(
             f"{log.storage.path} was handed over to another job already",
             detail=f"Job {successor} would be the second one to write to it.",
@@ -305,14 +333,14 @@ def take_over(log: DeltaLog, before: str, successor: str) -> bool:
         with overtaken_is_retryable():
             theirs.commit(table, _handover(successor), _ONCE, (), note=successor)
         table = log.open()
-    if not log.landed(table, _PREPARE, _ONCE):
+    if not log.landed(table, PREPARE, _ONCE):
         with overtaken_is_retryable():
-            log.commit(table, _PREPARE, _ONCE, ())
+            log.commit(table, PREPARE, _ONCE, ())
     return True
 
 
 def _for_good(log: DeltaLog, before: str) -> DeltaLog:
-    return replace(log, job_id=before, generation=_FOR_GOOD)
+    return replace(log, job_id=before, generation=FOR_GOOD)
 
 
 def _handover(successor: str) -> str:

@@ -43,9 +43,10 @@ from vnode_backfill.delta.parquet import FileLayout, unique_stem, write_files
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.sinks import FileReceipt, ReadReceipt, TaskRunner, Weighing, receipts_from_json, receipts_to_json
 from vnode_backfill.sinks.changes import Changes, ChangeSlice
-from vnode_backfill.sinks.delta.key_bounds import extremes
+from vnode_backfill.sinks.delta.keys.bounds import extremes
 from vnode_backfill.sinks.delta.target import overtaken_is_retryable
 from vnode_backfill.sinks.iotdb.claims import REJECTED_SCHEMA, ClaimStore, Clash, rejected_rows
+from vnode_backfill.sinks.iotdb.follow import PointChange, fitting, misfits_refused
 from vnode_backfill.sinks.iotdb.mapping import KEY_MEASUREMENT, PointMapping, Slot
 from vnode_backfill.sinks.iotdb.rewrites import Rewrites, slots_of
 from vnode_backfill.sinks.iotdb.server.address import IotdbAddress, IotdbTls
@@ -59,11 +60,12 @@ from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import OvertakenError, SinkError, SinkUnavailableError
 from vnode_backfill.words.key import Key
 from vnode_backfill.words.key_range import SplitPlan
+from vnode_backfill.words.schema_change import ColumnStep, TableShape
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_PREPARE, _APPEND, _REPLACE, _MERGE = "prepare", "append", "replace", "merge"
+_PREPARE, _APPEND, _REPLACE, _MERGE, _SCHEMA = "prepare", "append", "replace", "merge", "schema"
 _REJECTED_READS, _REJECTED_CHANGES = "rejected-reads", "rejected-changes"
 _ONCE, _TRIES = Epoch(1), 5
 IN_TASKS_CHANGES = 50_000
@@ -101,12 +103,13 @@ class IotdbSink:
 
     needs_window = True
     has_vectors = False
+    is_beside = False
 
     def __init__(
         self, config: IotdbSinkConfig, definition: TableDefinition, job_id: str, options: IotdbOptions
     ) -> None:
-        self._config, self._definition, self._options = config, definition, options
-        self._job_id = job_id
+        self._config, self._shape, self._options = config, TableShape(definition), options
+        self._job_id, self._created = job_id, definition
         self.storage = Storage.of(options.receipts_path, options.storage_options)
         self._log = DeltaLog(self.storage, job_id, "the table of receipts", options.generation)
         self.duplicates = DuplicateReport()
@@ -118,8 +121,62 @@ class IotdbSink:
 
     @cached_property
     def mapping(self) -> PointMapping:
-        """Asks the server for its precision, once."""
-        return mapping_of(self._config, self._definition, self._options.password, self._options.key_measurement)
+        """Asks the server for its precision, once per shape."""
+        return self._mapping_of(self._shape)
+
+    def _mapping_of(self, shape: TableShape) -> PointMapping:
+        config = fitting(self._config, shape.definition) if shape.definition != self._created else self._config
+        return mapping_of(config, shape.definition, self._options.password, self._options.key_measurement)
+
+    def use(self, shape: TableShape) -> None:
+        """Write and read rows of this shape from now on. Kept columns have no points from then on."""
+        if shape.definition != self._shape.definition:
+            if "_writer" in vars(self):
+                self._writer.store.close()
+            for name in ("mapping", "_settings", "_claims", "_writer"):
+                vars(self).pop(name, None)
+        self._shape = shape
+
+    def change(
+        self,
+        version: int,
+        shape: TableShape,
+        steps: Sequence[ColumnStep],
+        tasks: TaskRunner | None = None,  # noqa: ARG002
+    ) -> None:
+        """Follow a change of columns, or refuse it (`follow`). A call that was cut off may be repeated."""
+        if not self._log.landed(self._log.open(), _SCHEMA, Epoch(version)):
+            with misfits_refused():
+                after = self._mapping_of(shape)
+            change = PointChange.of(self.mapping, after, (self._shape, shape), steps, self._config)
+            for measurement in change.gone:
+                self._writer.store.drop(measurement)
+        self._made_as(version, shape)
+
+    def empty(self, version: int, shape: TableShape) -> None:
+        """Remove every point. A call that was cut off may be repeated."""
+        if not self._log.landed(self._log.open(), _SCHEMA, Epoch(version)):
+            self._options.lease()
+            self._writer.store.clear()
+        self._made_as(version, shape)
+
+    def schema_version(self) -> int:
+        """The version of the definition that `change` or `empty` has brought last; 0 if there was none."""
+        return self._log.version_of(self._log.open(), _SCHEMA)
+
+    def put_in_place(self) -> None:
+        """Nothing: there are no copies beside the points."""
+
+    def _made_as(self, version: int, shape: TableShape) -> None:
+        before = self._shape
+        self.use(shape)
+        try:
+            self._writer.store.check()
+            self._writer.store.make()
+            self._commit(self._log, _SCHEMA, Epoch(version))
+        except BaseException:
+            self.use(before)
+            raise
 
     def prepare(self) -> None:
         """Make the target ready, or refuse it: for its series' types, or because it holds points of somebody else."""
@@ -197,11 +254,13 @@ class IotdbSink:
 
     def key_extremes(self, weights: Weighing | None = None) -> list[Key]:
         """Reads every slot that the target holds."""
-        parts = self._definition.key_parts
+        parts = self._shape.definition.key_parts
         keys: list[Key] = []
         for block in self._writer.store.scan(self.mapping.owner or self.mapping.measurements):
             rows = stored_points(self.mapping, block).rows
-            keys.extend(extremes(parts, [rows.column(name).combine_chunks() for name in self._definition.key], weights))
+            keys.extend(
+                extremes(parts, [rows.column(name).combine_chunks() for name in self._shape.definition.key], weights)
+            )
         return keys
 
     def close(self) -> None:
@@ -255,7 +314,7 @@ class IotdbSink:
     def _keep_rejected(self, kind: str, epoch: Epoch, rejected: pa.Table) -> None:
         if not rejected.num_rows or self._dead_letters is None:
             return
-        names = {"job": self._job_id, "table": f"{self._definition.database}.{self._definition.table}"}
+        names = {"job": self._job_id, "table": f"{self._shape.definition.database}.{self._shape.definition.table}"}
         for name, text in names.items():
             rejected = rejected.append_column(name, pa.array([text] * rejected.num_rows))
         dead, schema = self._dead_letters, _dead_letter_schema()

@@ -218,7 +218,7 @@ def test_definite_failure_stops_before_anything_else_of_its_epoch_counts(
     spark: SparkSession, mariadb_server: MariaDbServer, tmp_path: Path
 ) -> None:
     """The failure of one actor is taken first, although the others have done their part long before."""
-    with live_job(spark, mariadb_server, tmp_path, rows=500) as job:
+    with live_job(spark, mariadb_server, tmp_path, rows=500, settings={"schema_changes": "stop"}) as job:
         job.start()
         job.until_live()
         before = job.state

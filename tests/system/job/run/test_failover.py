@@ -18,7 +18,7 @@ from devkit.replication import caught_up, pause_replication, replicate
 from tests.system.job_case import execute
 from tests.system.live_job import LiveJob, fails_once, live_job, writing
 from vnode_backfill.commands.resnapshot import resnapshot
-from vnode_backfill.decide.protocol import Action, BufferChanges, CommitReceipts, MergeEpoch, ReadRanges
+from vnode_backfill.decide.protocol import Action, BufferChanges, ChangeSink, CommitReceipts, MergeEpoch, ReadRanges
 from vnode_backfill.job.run.loop import Until
 from vnode_backfill.words.errors import BackfillError, SourceError
 
@@ -95,6 +95,26 @@ def test_a_live_job_goes_on_by_gtid_on_a_replica(spark: SparkSession, tmp_path: 
         fail_over(both)
         go_on(job)
         assert job.state.written.era == 1
+
+
+@pytest.mark.parametrize("kind", [MySqlServer, pytest.param(MariaDbServer, marks=pytest.mark.long)])
+def test_a_job_whose_target_has_not_followed_a_statement_goes_on_by_gtid_on_a_replica(
+    spark: SparkSession, tmp_path: Path, kind: type[SqlServer]
+) -> None:
+    with pair(spark, kind, tmp_path) as both:
+        job = both.job
+        job.start()
+        job.until_live()
+        job.seams.fault = fails_once(ChangeSink, LOST)
+        execute(
+            both.server, job.case.database, "UPDATE orders SET id = id + 1000000 ORDER BY id LIMIT 5",
+            "ALTER TABLE orders ADD COLUMN late INT NOT NULL DEFAULT 3", "UPDATE orders SET late = 4 ORDER BY id LIMIT 9",
+        )  # fmt: skip
+        job.until_ended()
+        assert job.state.schema.pending is not None
+        fail_over(both)
+        go_on(job)
+        assert job.state.schema.in_sink == 1
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ from devkit.process import free_ports
 from progress.faces.metrics import CdcBackfillMetrics
 from progress.faces.web import PORTS_TRIED, WebReporter, is_own_host
 from progress.state.backfill_state import Acknowledgement, Failure, RequestKind
-from progress.state.report import Observed, Retry
+from progress.state.report import DefinitionProgress, Observed, Retry, StatementProgress
 from progress.state.target_health import TargetHealth, VectorHealth
 from tests.job_reports import RUNNING, ImaginaryJob, asked
 from vnode_backfill.words.epoch import Epoch
@@ -110,6 +110,28 @@ def test_page_shows_age_and_shape_of_the_target_as_far_as_they_apply(browser: Br
     web.show(_JOB.report(_JOB.live(), replace(seen, target=None)))
     page.wait_until("document.querySelector('#target-fact').hidden && document.querySelector('#cost-fact').hidden")
     assert page.text("#lake-age") == "2.4 s"
+    page.close()
+
+
+def test_page_shows_statements_and_what_the_target_is_being_changed_for(browser: Browser, web: WebReporter) -> None:
+    report = _JOB.report(_JOB.live(), RUNNING)
+    web.show(report)
+    page = browser.open(web.address, width=375, height=812)
+    page.wait_until("document.querySelector('#phase-word').innerText === 'live'")
+    assert page.evaluate("document.querySelector('#statements-card').hidden") is True
+    added = StatementProgress(
+        "binlog.000003:200", "ALTER TABLE orders ADD `<b>` INT" + " " * 9 + "x" * 400, "the columns follow"
+    )
+    web.show(replace(report, definition=DefinitionProgress(2, 1, replace(added, effect=""), "", (added,))))
+    page.wait_until("!document.querySelector('#statements-card').hidden")
+    assert page.text("#definition") == "version 2, target at 1"
+    assert "ADD `<b>` INT" in page.text("#statements tbody")
+    assert "The target is being changed for the statement at binlog.000003:200" in page.text("#notices")
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+    web.show(replace(report, definition=DefinitionProgress(2, 2, ended="dropped at binlog.000003:300")))
+    page.wait_until(
+        "document.querySelector('#notices').innerText.includes('The table was dropped at binlog.000003:300')"
+    )
     page.close()
 
 

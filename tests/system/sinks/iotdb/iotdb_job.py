@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -52,7 +53,7 @@ class IotdbJob(JobCase):
             "state": {"path": str(state), "lease": self.lease},
         }
 
-    def differences(self) -> list[Difference]:
+    def differences(self, *, ignore_columns: Sequence[str] = ()) -> list[Difference]:  # noqa: ARG002 - none here
         columns = ("id", "big", "name", "amount", "doc", "score", "flag", "day")
         session = self.target.session()
         points = IotdbTarget(
@@ -82,7 +83,7 @@ class IotdbTableJob(IotdbJob):
         self.iotdb = {"model": "table", "device": None, "database": self.database, "tags": ["state"], **self.iotdb}
         return super()._settings()
 
-    def differences(self) -> list[Difference]:
+    def differences(self, *, ignore_columns: Sequence[str] = ()) -> list[Difference]:  # noqa: ARG002 - none here
         columns = ("id", "big", "name", "amount", "doc", "score", "flag", "day")
         session = self.target.table_session(self.database)
         rows = IotdbTable(

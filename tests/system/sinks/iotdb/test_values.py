@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -72,7 +72,7 @@ class ValuesJob(IotdbJob):
             self.iotdb |= {"model": "table", "device": None, "database": self.database, "tags": ["grp"]}
         return super()._settings()
 
-    def differences(self) -> list[Difference]:
+    def differences(self, *, ignore_columns: Sequence[str] = ()) -> list[Difference]:  # noqa: ARG002 - none here
         names = {f"c{number}": kind[0] for number, kind in enumerate(self.types)}
         convert = {name: back for name, kind in names.items() if (back := _back(kind))}
         columns = {name: name for name in ("id", *names)}

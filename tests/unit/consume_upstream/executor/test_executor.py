@@ -1,5 +1,5 @@
 """A transaction that is not visible makes the later log files of its stretch be consumed again, so that no stale row
-wins.
+wins. A statement about the table ends the stretch, and nothing of the files after it counts.
 
 The source is a log of two files in memory; executor, marks, buffer and merge are the real ones.
 """
@@ -13,12 +13,14 @@ from typing import cast
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from consume_upstream.buffer import BufferNote, ChangeBuffer
-from consume_upstream.executor import UpstreamTableExecutor
+from consume_upstream.executor import PieceConsumed, UpstreamTableExecutor, _up_to_cut
 from consume_upstream.log.batch import LogBatch, Transaction
 from consume_upstream.log.gtid import GtidSet
-from consume_upstream.log.offset import CdcOffset, VisibleAt, VisibleGtids
+from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt, VisibleGtids
+from consume_upstream.log.statement import FoundStatement, LogCut, MetStatements, PassedStatement
 from consume_upstream.mark import merge_view
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import Intent
@@ -27,10 +29,12 @@ from vnode_backfill.merge.last_changes import MergeWindow, last_changes
 from vnode_backfill.words.change import ChangeOp
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.epoch import BarrierKind, Epoch
+from vnode_backfill.words.errors import LogFormatError, SourceLostError, StateError
 
 PLAN = plan_with(0, 10)
 STATE = beginning(PLAN, pos=100)
 END = at(20, number=2)
+DAMAGED = LogFormatError("event is damaged")
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,10 @@ class LogInMemory:
 
     log: tuple[Written, ...]
     definition: TableDefinition = DEFINITION
+    cut: LogCut | None = None
+    passed: tuple[PassedStatement, ...] = ()
+    damaged: int = 0
+    """The number of a file that cannot be read."""
 
     def log_stretches(self, after: CdcOffset, upto: CdcOffset) -> list[tuple[CdcOffset, CdcOffset]]:
         """One piece for each file, as MySQL's log is cut."""
@@ -60,8 +68,17 @@ class LogInMemory:
         ends = [at(1000, number=start.number) for start in starts[:-1]]
         return list(zip(starts, [*ends, upto], strict=True))
 
-    def read_log(self, after: CdcOffset, upto: CdcOffset, reader: int = 0) -> Iterator[LogBatch]:  # noqa: ARG002
+    def read_log(self, after: CdcOffset, upto: CdcOffset, reader: int, met: MetStatements) -> Iterator[LogBatch]:  # noqa: ARG002
+        if after.number == self.damaged:
+            raise DAMAGED
+        met.passed.extend(each for each in self.passed if after.order <= each.start < upto.order)
+        if self.cut and after.order <= self.cut.start < upto.order:
+            met.cut, upto = self.cut, at(self.cut.start[1], number=self.cut.start[0])
         return (batch_of(each) for each in self.log if after <= each.start < upto)
+
+    def found_statement(self, after: CdcOffset, upto: CdcOffset, met: LogCut | PassedStatement) -> FoundStatement:  # noqa: ARG002
+        (number, start), (_, end) = met.start, met.end
+        return FoundStatement(at(start, number=number), at(end, number=number), met.text)
 
     def check_log(self, offset: CdcOffset) -> None:
         """The log in memory is always the same one."""
@@ -82,13 +99,15 @@ def batch_of(written: Written) -> LogBatch:
     )
 
 
-def consumed(folder: Path, log: tuple[Written, ...], *, unseen: int) -> tuple[ChangeBuffer, BufferNote]:
+def consumed(
+    folder: Path, log: tuple[Written, ...], *, unseen: int, source: LogInMemory | None = None
+) -> tuple[ChangeBuffer, BufferNote]:
     """The buffer after one epoch in which every transaction but one is visible."""
     buffer = ChangeBuffer(str(folder), DEFINITION, "job")
     buffer.prepare()
     seen = VisibleGtids(GtidSet.parse(",".join(each.gtid for each in log if each.number != unseen)))
     intent = Intent(Epoch(1), BarrierKind.CHECKPOINT, END, seen, ((0,),), 0)
-    executor = UpstreamTableExecutor(cast(UpstreamTable, LogInMemory(log)), buffer, readers=1, memory=1 << 20)
+    executor = UpstreamTableExecutor(cast(UpstreamTable, source or LogInMemory(log)), buffer, readers=1, memory=1 << 20)
     return buffer, executor.consume(None, STATE, PLAN, intent)
 
 
@@ -132,3 +151,104 @@ def test_a_hole_in_the_last_file_consumes_no_file_again(tmp_path: Path) -> None:
     buffer, note = consumed(tmp_path / "buffer", log, unseen=2)
     assert (note.read, note.kept) == (2, 1)
     assert merged(buffer, note) == {3: "the hole"}
+
+
+LOG = (Written(1, at(100), 1, "before"), Written(2, at(120), 2, "after"), Written(3, at(4, number=2), 3, "after"))
+CUT = LogCut((1, 110), (1, 120), "ALTER TABLE orders ADD c INT")
+FOUND = FoundStatement(at(110), at(120), CUT.text)
+
+
+def test_statement_ends_the_stretch_before_it(tmp_path: Path) -> None:
+    """Nothing is visible, so every change is kept; those after the statement are not read."""
+    log = tuple(replace(each, number=each.number + 10) for each in LOG)
+    buffer, note = consumed(tmp_path / "buffer", LOG[:0], unseen=0, source=LogInMemory(log, cut=CUT))
+    assert note.cut == FOUND
+    assert (note.read, note.kept) == (1, 1)
+    assert note.visible == VisibleAt(at(100))
+    assert merged(buffer, note) == {1: "before"}
+
+
+def test_visibility_ends_at_the_statement(tmp_path: Path) -> None:
+    _, note = consumed(tmp_path / "buffer", LOG, unseen=9, source=LogInMemory(LOG, cut=CUT))
+    assert note.visible == VisibleAt(at(110))
+    assert (note.read, note.kept) == (1, 0)
+
+
+def test_file_after_a_statement_may_be_unreadable(tmp_path: Path) -> None:
+    _, note = consumed(tmp_path / "buffer", LOG, unseen=9, source=LogInMemory(LOG, cut=CUT, damaged=2))
+    assert note.cut == FOUND
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_unreadable_file_before_a_statement_or_without_one_is_an_error(damaged: int, tmp_path: Path) -> None:
+    later = LogCut((2, 4), (2, 14), CUT.text)
+    cut = later if damaged == 1 else None
+    with pytest.raises(LogFormatError, match="event is damaged"):
+        consumed(tmp_path / "buffer", LOG, unseen=9, source=LogInMemory(LOG, cut=cut, damaged=damaged))
+
+
+def test_statements_that_were_passed_over_are_in_the_note_up_to_the_cut(tmp_path: Path) -> None:
+    before = PassedStatement((1, 102), (1, 104), "CREATE INDEX i ON orders (note)")
+    after = PassedStatement((2, 10), (2, 14), "CREATE INDEX j ON orders (note)")
+    source = LogInMemory(LOG, cut=CUT, passed=(before, after))
+    _, note = consumed(tmp_path / "buffer", LOG, unseen=9, source=source)
+    assert note.passed == (FoundStatement(at(102), at(104), before.text),)
+
+
+def test_epoch_that_was_cut_is_not_consumed_again(tmp_path: Path) -> None:
+    """The log of a repeat may hold other statements by then, were it read."""
+    log = tuple(replace(each, number=each.number + 10) for each in LOG)
+    _, note = consumed(tmp_path / "buffer", LOG[:0], unseen=0, source=LogInMemory(log, cut=CUT))
+    assert consumed(tmp_path / "buffer", LOG, unseen=9)[1] == note
+
+
+def piece(*, cut: LogCut | None = None, failed: bool = False) -> PieceConsumed:
+    return PieceConsumed((), 0, 0, (), 0, cut, error=DAMAGED if failed else None)
+
+
+def test_pieces_count_up_to_the_first_that_met_a_statement() -> None:
+    plain, cut = piece(), piece(cut=CUT)
+    assert _up_to_cut([plain, cut, piece(cut=CUT), piece()]) == [plain, cut]
+    assert _up_to_cut([plain, cut, piece(failed=True)]) == [plain, cut]
+    assert _up_to_cut([plain, plain]) == [plain, plain]
+    with pytest.raises(LogFormatError, match="event is damaged"):
+        _up_to_cut([piece(failed=True), cut])
+
+
+@dataclass(frozen=True)
+class LostSource(LogInMemory):
+    def read_log(self, after: CdcOffset, upto: CdcOffset, reader: int, met: MetStatements) -> Iterator[LogBatch]:
+        if after.number == 2:
+            raise SourceLostError("connection lost")
+        return super().read_log(after, upto, reader, met)
+
+
+def test_failure_that_may_pass_is_raised_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SourceLostError, match="connection lost"):
+        consumed(tmp_path / "buffer", LOG, unseen=9, source=LostSource(LOG, cut=CUT))
+
+
+NOTE = BufferNote(VisibleAt(at(9)), (LoggedTransaction("x:7", at(5)),), kept=2, read=3, newest=1_700_000_000)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        NOTE,
+        replace(NOTE, cut=FoundStatement(at(10, gtids="x:1-7"), at(20, gtids="x:1-8"), "ALTER TABLE ü", "x:8", 17)),
+        replace(NOTE, passed=(FOUND, FoundStatement(at(1), at(2), "CREATE INDEX"))),
+        replace(NOTE, cut=FOUND, passed=(FOUND,)),
+    ],
+)
+def test_stored_note_is_read_back_unchanged(note: BufferNote) -> None:
+    assert BufferNote.from_json(note.to_json()) == note
+
+
+def test_note_without_a_statement_is_as_earlier_releases_wrote_it() -> None:
+    assert "cut" not in NOTE.to_json()
+    assert "passed" not in NOTE.to_json()
+
+
+def test_note_of_a_later_release_is_refused() -> None:
+    with pytest.raises(StateError, match="unknown version 3"):
+        BufferNote.from_json(NOTE.to_json().replace('"v": 1', '"v": 3').replace('"v": 2', '"v": 3'))

@@ -11,6 +11,7 @@ from pathlib import Path
 from progress.faces.alerts import Alert, AlertId, Retention
 from progress.faces.metrics import CdcBackfillMetrics, MetricsReporter
 from progress.state.backfill_state import Phase
+from progress.state.report import DefinitionProgress
 from progress.state.target_health import TargetHealth, VectorHealth
 from tests.job_reports import RUNNING, ImaginaryJob
 from vnode_backfill.words.epoch import Actor, BarrierKind
@@ -68,6 +69,14 @@ def test_shape_of_the_target_is_taken_over() -> None:
     MetricsReporter(metrics).show(_JOB.report(_JOB.live(), replace(seen, target=replace(health, vectors=None))))
     unknown = [value(metrics, name) for name in ("vector_share", "fold_debt_bytes")]
     assert all(each is not None and math.isnan(each) for each in unknown)
+
+
+def test_version_of_the_definition_is_taken_over() -> None:
+    metrics = CdcBackfillMetrics()
+    report = _JOB.report(_JOB.live(), RUNNING)
+    MetricsReporter(metrics).show(replace(report, definition=DefinitionProgress(3, 2, ended="dropped at binlog.1:4")))
+    figures = ("definition_version", "target_definition_version", "table_ended")
+    assert [value(metrics, name) for name in figures] == [3, 2, 1]
 
 
 def test_unknown_is_not_zero() -> None:

@@ -29,12 +29,14 @@ from progress.faces.terminal import (
 )
 from progress.state.backfill_state import Failure, Phase
 from progress.state.report import (
+    DefinitionProgress,
     InHand,
     JobPhase,
     Observed,
     Report,
     RequestProgress,
     Retry,
+    StatementProgress,
     Subject,
     VnodeProgress,
     WorkerProgress,
@@ -164,6 +166,20 @@ def test_reasons_of_waiting_retrying_and_failing_are_shown() -> None:
     assert texts(frame_of(failed, 79, 23))[6:9] == [
         "failed     binlog is gone", "           needed binlog.7 oldest binlog.9", "           re-snapshot",
     ]  # fmt: skip
+
+
+def test_statements_are_shown_and_what_the_target_is_being_changed_for() -> None:
+    index = StatementProgress("binlog.000003:100", "CREATE INDEX by_a ON orders (a)", "none")
+    added = StatementProgress("binlog.000003:200", "ALTER TABLE orders\nADD c INT", "the columns follow")
+    pending = replace(added, effect="")
+    changing = replace(report(), definition=DefinitionProgress(1, 0, pending, statements=(index, added)))
+    lines = status_text(changing).splitlines()
+    assert "definition version 1, the target has version 0" in lines
+    assert "statement  binlog.000003:100 (none): CREATE INDEX by_a ON orders (a)" in lines
+    assert "changing   the target is being changed for ALTER TABLE orders ADD c INT at binlog.000003:200" in lines
+    gone = replace(report(), definition=DefinitionProgress(ended="dropped at binlog.000003:300"))
+    assert "ended      the table was dropped at binlog.000003:300; target and state stay" in status_text(gone)
+    assert "definition" not in status_text(replace(report(), definition=DefinitionProgress()))
 
 
 def test_view_draws_over_itself_and_leaves_what_was_above_and_its_last_state() -> None:

@@ -117,7 +117,9 @@ def states(draw: st.DrawFn) -> BackfillState:
         changed=draw(st.none() | offsets),
         plan_generation=draw(small),
         assignment_generation=draw(small),
-        controls=draw(st.builds(Controls, st.booleans(), st.none() | rates)),
+        controls=draw(
+            st.builds(Controls, st.booleans(), st.none() | rates, st.sampled_from(["", "binlog.000042:1234"]))
+        ),
         acknowledged=tuple(draw(st.lists(st.builds(Acknowledgement, counts, epochs, texts), max_size=3))),
         failure=draw(st.none() | st.builds(Failure, epochs, texts, texts, texts)),
         stopped=draw(st.booleans()),

@@ -102,7 +102,7 @@ def test_snapshot_is_read_unless_paused_or_limited_to_nothing(controls: Controls
 
 def test_read_is_forgotten_once_everything_it_could_see_is_applied() -> None:
     newest = (Epoch(2), VisibleAt(at(160)))
-    before = replace(read_state(), visible=(*read_state().visible, newest))
+    before = replace(read_state(), epoch=Epoch(3), visible=(*read_state().visible, newest))
     after = forget_old_reads(before)
     assert after.vnodes[VNODE].reads == tuple((ordinal, FORGOTTEN) for ordinal, _ in OWN)
     assert Epoch(1) not in after.visibility
@@ -110,8 +110,13 @@ def test_read_is_forgotten_once_everything_it_could_see_is_applied() -> None:
     assert forget_old_reads(after) == after
 
 
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_reads_of_the_last_two_epochs_are_remembered_because_a_statement_may_have_met_them(epoch: int) -> None:
+    assert forget_old_reads(replace(read_state(), epoch=Epoch(epoch))).vnodes[VNODE].reads == OWN
+
+
 def test_read_is_remembered_while_a_change_it_saw_may_still_come() -> None:
-    state = changed(read_state(), applied=at(119))
+    state = replace(changed(read_state(), applied=at(119)), epoch=Epoch(3))
     assert forget_old_reads(state).vnodes[VNODE].reads == OWN
 
 

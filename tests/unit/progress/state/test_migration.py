@@ -154,7 +154,7 @@ def test_retired_walk_is_gone_and_its_requests_stay(tmp_path: Path) -> None:
 
 
 def test_sample_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="has version 7, this program reads versions 1 and 3"):
+    with pytest.raises(StateError, match="has version 7, this program reads versions 1, 3 and 4"):
         sample("newer", tmp_path).exists()
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consume_upstream.log.statement import FoundStatement
 from progress.state.backfill_state import Acknowledgement, BackfillState, Controls, Failure, Phase, Request, RequestKind
 from progress.state.report import (
     AskedRequest,
@@ -23,9 +24,11 @@ from progress.state.report import (
     phase_of,
     report_of,
 )
+from progress.state.schema_state import DefinitionVersion, SchemaState
 from progress.state.target_health import TargetHealth, VectorHealth
-from tests.unit.progress.state.state_examples import at, beginning, plan_with
+from tests.unit.progress.state.state_examples import DEFINITION, at, beginning, plan_with
 from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.schema_change import TableShape
 
 PLAN = plan_with(*range(0, 61, 10), vnode_count=4, rows=50)
 ESTIMATES = Estimates.of(PLAN)
@@ -172,6 +175,20 @@ def test_a_failed_job_does_not_say_that_it_tries_again() -> None:
     assert (ended.phase, ended.observed.retry) == (JobPhase.FAILED, None)
 
 
+def test_statements_are_shown_with_what_became_of_them() -> None:
+    found = [FoundStatement(at(pos), at(pos + 10), text) for pos, text in ((150, "CREATE INDEX"), (200, "ALTER" * 200))]
+    added = DefinitionVersion(1, at(200), at(210), Epoch(3), found[1].text, TableShape(DEFINITION))
+    schema = SchemaState().noted(found[0], "none").with_version(added).noted(found[1], "the columns follow")
+    shown = json.loads(report_of(SUBJECT, ESTIMATES, replace(live(), schema=schema)).to_json())["definition"]
+    assert (shown["version"], shown["in_target"], shown["ended"]) == (1, 0, "")
+    assert shown["pending"]["offset"] == "binlog.000001:200"
+    assert shown["pending"]["statement"].endswith("ALTER …")
+    assert [(each["offset"], each["effect"]) for each in shown["statements"]] == [
+        ("binlog.000001:150", "none"),
+        ("binlog.000001:200", "the columns follow"),
+    ]
+
+
 def test_json_has_the_documented_keys() -> None:
     observed = Observed(
         rows_per_second=12.34567,
@@ -188,7 +205,7 @@ def test_json_has_the_documented_keys() -> None:
     documented = (
         "version job source sink phase percent rows estimated_rows ranges ranges_total rows_per_second eta_seconds "
         "lag_seconds lag_bytes buffer_bytes lake_age_seconds target lengthened rate_limit paused throttled_by epoch "
-        "revision written applied driver phases workers requests failure retry in_hand"
+        "revision written applied definition driver phases workers requests failure retry in_hand"
     )
     assert list(shown) == documented.split()
     assert (shown["version"], shown["phase"], shown["rows_per_second"]) == (1, "snapshot", 12.346)

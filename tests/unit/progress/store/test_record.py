@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from progress.store.checkpoint_form import CheckpointForm
-from progress.store.job_rows import VECTORS_VERSION, JobRecord
+from progress.store.job_rows import COPIED_VERSION, VECTORS_VERSION, JobRecord
 from progress.store.state_form import StateFolder
 from progress.store.state_table import DEFAULT_RETENTION
 from progress.store.store import StateStore
@@ -61,7 +61,7 @@ def test_a_record_changes_and_nothing_else_does(store: StateStore) -> None:
     assert record_of(store) == before.record
 
 
-@pytest.mark.parametrize("version", [1, VECTORS_VERSION + 1])
+@pytest.mark.parametrize("version", [1, COPIED_VERSION + 1])
 def test_a_record_of_an_unknown_format_is_refused(store: StateStore, version: int) -> None:
     jobs = f"{store.folder}/jobs"
     rows = DeltaTable(jobs).to_pyarrow_table()
@@ -69,7 +69,7 @@ def test_a_record_of_an_unknown_format_is_refused(store: StateStore, version: in
     write_deltalake(
         jobs, rows.set_column(rows.schema.get_field_index("format_version"), "format_version", column), mode="overwrite"
     )
-    told = f"format version {version}, this program reads versions 2 and {VECTORS_VERSION}"
+    told = f"format version {version}, this program reads versions 2 to {COPIED_VERSION}"
     for read in (store.load, store.status_snapshot):
         with pytest.raises(StateError, match=told):
             read()
@@ -117,3 +117,11 @@ def test_the_record_of_a_walk_is_its_row_with_another_version(tmp_path: Path) ->
 def _version(store: SingleStore) -> object:
     (row,) = DeltaTable(f"{store.folder}/walk").to_pyarrow_table().to_pylist()
     return row["version"]
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_record_of_a_job_that_has_begun_a_new_copy_stays_unknown_to_earlier_releases(
+    store: StateStore, vectors: bool
+) -> None:
+    copied = replace(record_of(store), format_version=COPIED_VERSION)
+    assert copied.fit_for(vectors=vectors).format_version == COPIED_VERSION

@@ -16,8 +16,8 @@ import pytest
 from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.parquet import read_columns
 from vnode_backfill.delta.storage import Storage
-from vnode_backfill.sinks.delta import key_cache
-from vnode_backfill.sinks.delta.key_cache import KeyCache
+from vnode_backfill.sinks.delta.keys import cache as key_cache
+from vnode_backfill.sinks.delta.keys.cache import KeyCache
 from vnode_backfill.words.errors import SinkError
 
 ROWS = 1000
@@ -346,7 +346,7 @@ def test_two_processes_that_make_the_same_index_at_once_leave_one(table: Storage
 
 def test_importing_it_loads_nothing_heavy() -> None:
     program = (
-        "import sys, vnode_backfill.delta.vectors, vnode_backfill.sinks.delta.key_cache;"
+        "import sys, vnode_backfill.delta.vectors, vnode_backfill.sinks.delta.keys.cache;"
         "print([name for name in ('numba', 'pandas', 'pyroaring', 'pyspark') if name in sys.modules])"
     )
     told = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)

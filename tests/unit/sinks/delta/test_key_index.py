@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.storage import Storage
-from vnode_backfill.sinks.delta import key_index
-from vnode_backfill.sinks.delta.key_index import BytesKeys, FileKeys, NumberKeys, index_keys
-from vnode_backfill.sinks.delta.key_pruning import find_pruned
+from vnode_backfill.sinks.delta.keys import index as key_index
+from vnode_backfill.sinks.delta.keys.index import BytesKeys, FileKeys, NumberKeys, index_keys
+from vnode_backfill.sinks.delta.keys.pruning import find_pruned
 from vnode_backfill.sinks.delta.rewrite import _meeting
 
 Pairs = list[tuple[int, int]]

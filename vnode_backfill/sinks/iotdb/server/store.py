@@ -59,6 +59,10 @@ class PointStore(Protocol):
         """Remove everything that the mapping's devices hold."""
         ...
 
+    def drop(self, measurement: str) -> None:
+        """Remove a measurement with all its points; nothing if there is none."""
+        ...
+
     def check_types(self, devices: Sequence[str]) -> None:
         """Like `check`, of these devices: the server would write the rest of a row and not what has another type."""
         ...

@@ -168,6 +168,11 @@ class TableStore:
         if self._session.columns():
             self._session.execute(f"DROP TABLE {self._naming.place}")
 
+    def drop(self, measurement: str) -> None:
+        if measurement in self._session.columns():
+            self._settings.lease()
+            self._session.execute(f"ALTER TABLE {self._naming.place} DROP COLUMN {identifier(measurement)}")
+
     def check_types(self, devices: Sequence[str]) -> None:  # noqa: ARG002 - all devices have one table's types
         if not self._checked:
             self.check()

@@ -64,6 +64,12 @@ class TreeStore:
         for device in self._devices():
             self._session.delete_series(f"{path_of(device)}.*")
 
+    def drop(self, measurement: str) -> None:
+        for series in self._series():
+            if series.measurement == measurement:
+                self._settings.lease()
+                self._session.delete_series(path_of((*series.device, measurement)))
+
     def check_types(self, devices: Sequence[str]) -> None:
         new = [device for device in devices if device not in self._checked]
         wanted = {each.name: each.kind for each in self._measurements}

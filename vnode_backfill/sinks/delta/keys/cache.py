@@ -48,9 +48,9 @@ from vnode_backfill.config.cache_folder import private_cache_folder, private_fol
 from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.parquet import read_columns
 from vnode_backfill.delta.storage import Storage, storage_errors
-from vnode_backfill.sinks.delta.key_index import Arrays, BytesKeys, FileKeys, NumberKeys, index_keys
-from vnode_backfill.sinks.delta.key_pruning import find_pruned
-from vnode_backfill.sinks.delta.key_values import Ints
+from vnode_backfill.sinks.delta.keys.index import Arrays, BytesKeys, FileKeys, NumberKeys, index_keys
+from vnode_backfill.sinks.delta.keys.pruning import find_pruned
+from vnode_backfill.sinks.delta.keys.values import Ints
 from vnode_backfill.words.errors import SinkError
 
 _MAGIC = b"vnbkeys1"

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vnode_backfill.delta.files import DataFile
-from vnode_backfill.delta.parquet import as_schema
+from vnode_backfill.delta.parquet import as_read
 from vnode_backfill.delta.storage import Storage, storage_errors
-from vnode_backfill.sinks.delta.key_index import index_keys
-from vnode_backfill.sinks.delta.key_values import Ints, TypedKeys
+from vnode_backfill.sinks.delta.keys.index import index_keys
+from vnode_backfill.sinks.delta.keys.values import Ints, TypedKeys
 
 
 def find_pruned(storage: Storage, file: DataFile, schema: pa.Schema, keys: pa.Table) -> tuple[Ints, Ints]:
@@ -36,7 +36,7 @@ def find_pruned(storage: Storage, file: DataFile, schema: pa.Schema, keys: pa.Ta
     ):
         parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
         for group, first in _groups(parquet.metadata, wanted.table):
-            held = as_schema(parquet.read_row_group(group, columns=schema.names, use_threads=False), schema)
+            held = as_read(parquet.read_row_group(group, columns=schema.names, use_threads=False), schema)
             candidates = _candidates(held, wanted.table)
             key, row = index.find(held.take(pa.array(candidates)))
             rows.append(candidates[row] + first)

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vnode_backfill.sinks.delta.key_values import Ints, TypedKeys
+from vnode_backfill.sinks.delta.keys.values import Ints, TypedKeys
 
 Offsets = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]

@@ -1,0 +1,211 @@
+"""Finds out what a statement in the log has done to the table, and where a job continues after it.
+
+The log holds the statement, but not what it means: that depends on the definition before and on the server. So the
+server is asked for the definition now, and the log for every statement about the table up to now. With one statement
+the definition after it is the one the server has. With several, `schema.derive` finds the definitions in between.
+
+What must be true: the statements found are exactly those that lead from the stored definition to the one that was read.
+The definition is read before and after the end of the log is asked for, each time after the table was opened, which
+waits for a statement that is logged and not done. If both readings are equal, every statement up to the end is in them,
+and none that was logged later.
+
+    read A ── end of the log ── read B        A = B: no statement was logged or finished between the two
+
+The log is read here as the first of the job's readers, under its server id. Capture has ended for the epoch by then.
+
+A table that is gone may come back: tools that change a table online drop or rename it and put another in its place. It
+counts as ended only if no statement brings it back within a minute of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pymysql.connections import Connection
+
+from consume_upstream.log.gtid import GtidSet
+from consume_upstream.log.offset import CdcOffset
+from consume_upstream.log.statement import FoundStatement, LogCut, PassedStatement
+from consume_upstream.mysql import sql
+from consume_upstream.mysql.binlog.batch import TransactionBook
+from consume_upstream.mysql.binlog.dump import DumpStream
+from consume_upstream.mysql.binlog.events import LogPosition, Statement
+from consume_upstream.mysql.binlog.judge import EventJudge
+from consume_upstream.mysql.binlog.place import Place
+from consume_upstream.mysql.binlog.reader import LogSlice, read_log
+from consume_upstream.mysql.known_table import KnownTable
+from consume_upstream.mysql.schema.current_table import CurrentTable, read_current
+from consume_upstream.mysql.schema.derive import effect_of_first
+from consume_upstream.mysql.server import ask
+from consume_upstream.mysql.statements.actions import actions_of
+from consume_upstream.mysql.statements.effect import Effect
+from consume_upstream.mysql.statements.table_actions import Nothing, PartitionsEmptied, TableAction, TableGone
+from vnode_backfill.words.columns import TableDefinition
+from vnode_backfill.words.errors import SourceError, SourceLostError
+from vnode_backfill.words.schema_change import Ended, NewCopy, NoEffect, StatementEffect
+
+__all__ = ["effect_of", "found_statement", "only_removes_partitions"]
+
+_COMES_BACK_WITHIN = 60
+"""Seconds of the log."""
+_ATTEMPTS = 5
+
+
+def effect_of(table: KnownTable, found: FoundStatement, *, keep_partitions: bool = False) -> StatementEffect | None:
+    """What the statement did to the table that has the known definition before it.
+
+    None if that cannot be said yet. `keep_partitions` is for a target that keeps the rows of partitions that go.
+    """
+    for _ in range(_ATTEMPTS):
+        before, folds, _ = _look(table)
+        end = table.written_offset()
+        now, _, clock = _look(table)
+        if now == before:
+            break
+    else:
+        raise SourceLostError(
+            f"the definition of {table.definition.database}.{table.definition.table} changes while it is looked at",
+            detail=f"{_ATTEMPTS} times it was another one after the end of the log was asked for.",
+        )
+    chain = _statements(table, found.before, end, folds=folds)
+    effect = effect_of_chain(table.definition, chain, now, keep_partitions=keep_partitions)
+    if isinstance(effect, Ended) and clock - found.logged_at < _COMES_BACK_WITHIN:
+        return None
+    return effect
+
+
+def effect_of_chain(
+    definition: TableDefinition,
+    chain: Sequence[tuple[TableAction, ...]],
+    now: CurrentTable | None,
+    *,
+    keep_partitions: bool = False,
+) -> StatementEffect:
+    """The effect of the first of all statements up to now, whatever the others do.
+
+    Without an action it is about a table of another spelling. A table that is gone cannot be copied again: where only
+    that would help, it has ended.
+    """
+    first, *later = chain or [()]
+    if not first or (keep_partitions and only_removes_partitions(first)):
+        return NoEffect()
+    effect = effect_of_first(definition, [first, *filter(None, later)], now)
+    gone = [action for actions in chain for action in actions if isinstance(action, TableGone)]
+    return Ended(gone[-1].how) if isinstance(effect, NewCopy) and now is None and gone else effect
+
+
+def only_removes_partitions(actions: tuple[TableAction, ...]) -> bool:
+    """Whether the rows of some partitions go and nothing else happens; EXCHANGE brings rows as well."""
+    gone = [action for action in actions if isinstance(action, PartitionsEmptied)]
+    return bool(gone) and all(
+        isinstance(action, Nothing) or (isinstance(action, PartitionsEmptied) and action.kind != "exchange")
+        for action in actions
+    )
+
+
+def found_statement(
+    table: KnownTable, after: CdcOffset, upto: CdcOffset, met: LogCut | PassedStatement
+) -> FoundStatement:
+    """The statement between two offsets that a job can continue from, also on another server.
+
+    `after` and `upto` are the ends of the stretch in which it was met.
+    """
+    (number, begin), (_, end) = met.start, met.end
+    start, stop = (replace(upto, number=number, pos=pos, gtids="", log="") for pos in (begin, end))
+    if isinstance(met, PassedStatement):
+        return FoundStatement(start, stop, met.text)
+    log = next((offset.log for offset in (after, upto) if offset.number == number and offset.log), "")
+    before = replace(start, gtids=_gtids_at(table, after, start), log=log)
+    behind = replace(stop, gtids=_with_gtid(table, before, stop, met.gtid), log=log)
+    return FoundStatement(before, behind, met.text, met.gtid, met.timestamp)
+
+
+def _look(table: KnownTable) -> tuple[CurrentTable | None, bool, int]:
+    """The definition, whether names of tables are folded, and the server's time."""
+    with table.connect() as connection:
+        asked = ask(connection, "SELECT @@lower_case_table_names AS folds, UNIX_TIMESTAMP() AS clock")[0]
+        _wait_for_statements(connection, table)
+        now = read_current(connection, table.definition.database, table.definition.table)
+    return now, bool(int(asked["folds"] or 0)), int(asked["clock"] or 0)
+
+
+def _wait_for_statements(connection: Connection, table: KnownTable) -> None:
+    """A statement is logged before the dictionary shows it, under a lock that opening the table waits for."""
+    try:
+        ask(connection, f"SELECT 1 FROM {sql.table_name(table.definition)} LIMIT 0")
+    except SourceError as error:
+        if error.retryable:
+            raise
+
+
+def _statements(table: KnownTable, after: CdcOffset, upto: CdcOffset, *, folds: bool) -> list[tuple[TableAction, ...]]:
+    """What each statement about the table in the stretch does; rows are left alone."""
+    start, stop = LogPosition(after.file, after.pos), LogPosition(upto.file, upto.pos)
+    judge = _CollectsStatements(table, start, folds=folds)
+    if start.order >= stop.order:
+        return judge.found
+    part = LogSlice(judge, stop)
+    stream = DumpStream(table.connect, table.server_ids[0], table.identity.flavour, start)
+    try:
+        for block in stream.blocks():
+            for _ in part.take(block):
+                pass
+            if part.finished:
+                return judge.found
+        part.raise_unfinished()
+    finally:
+        stream.close()
+
+
+class _CollectsStatements(EventJudge):
+    """Looks at every statement about the table, and at nothing else."""
+
+    def __init__(self, table: KnownTable, start: LogPosition, *, folds: bool) -> None:
+        super().__init__(Place(start, TransactionBook(None)), table.definition, table.identity.flavour)
+        self.found: list[tuple[TableAction, ...]] = []
+        self._name, self._folds = (table.definition.database, table.definition.table), folds
+
+    def accept_table_map(self, event: bytes) -> None:
+        """Rows are not read, so that nothing is said about their table."""
+
+    def judge_unknown(self, event: bytes) -> None:
+        """The reader that captures the rows refuses what it does not understand."""
+
+    def refuse_statement(self, effect: Effect, statement: Statement) -> None:
+        if effect is Effect.SCHEMA:
+            self.found.append(actions_of(statement, *self._name, folds_names=self._folds))
+
+    def pass_over(self, statement: Statement) -> None:
+        self.refuse_statement(Effect.SCHEMA, statement)
+
+
+def _gtids_at(table: KnownTable, after: CdcOffset, point: CdcOffset) -> str:
+    """The transactions up to a point that is after an offset whose transactions are known."""
+    if table.identity.flavour == "mariadb":
+        return _mariadb_gtids(table, point)
+    if not after.gtids:
+        return ""
+    start, stop = LogPosition(after.file, after.pos), LogPosition(point.file, point.pos)
+    passed = [
+        transaction.gtid
+        for batch in read_log(
+            table.connect, table.server_ids[0], table.definition, table.identity.flavour, start, stop,
+            skip_gtids=lambda _: True,
+        )
+        for transaction in batch.transactions
+        if transaction.gtid
+    ]  # fmt: skip
+    return str(GtidSet.parse(",".join((after.gtids, *passed))))
+
+
+def _with_gtid(table: KnownTable, before: CdcOffset, point: CdcOffset, gtid: str) -> str:
+    if table.identity.flavour == "mariadb":
+        return _mariadb_gtids(table, point)
+    return str(GtidSet.parse(f"{before.gtids},{gtid}")) if before.gtids and gtid else before.gtids
+
+
+def _mariadb_gtids(table: KnownTable, point: CdcOffset) -> str:
+    with table.connect() as connection:
+        asked = ask(connection, "SELECT BINLOG_GTID_POS(%s, %s) AS gtids", (point.file, point.pos))
+    return str(asked[0]["gtids"] or "")
