@@ -58,7 +58,7 @@ def begin(config: Config, table: UpstreamTable) -> Beginning:
     # where it can be.
     same = first.number == end.number and first >= end and not first.log
     first = replace(first, log=end.log) if same else table.identified(first)
-    _check_unchanged(table)
+    check_unchanged(table)
     if isinstance(start.from_, Earliest) and first != log.oldest:
         passed = (
             f"statements about the table before its first rows in the log are passed over: the job begins at {first}"
@@ -88,7 +88,7 @@ def _first_offset(config: Config, table: UpstreamTable, start: StartPlan, log: S
             assert_never(start.from_)
 
 
-def _check_unchanged(table: UpstreamTable) -> None:
+def check_unchanged(table: UpstreamTable) -> None:
     """Refuse a table that was changed before the first offset: that change is not in the log that the job reads."""
     now = table.current_definition()
     if now != table.definition:

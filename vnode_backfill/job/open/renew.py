@@ -24,6 +24,7 @@ from progress.store.job_rows import COPIED_VERSION, JobRecord
 from progress.store.store import Loaded, StateStore
 from vnode_backfill.config.job import Config, StartupMode
 from vnode_backfill.decide.start_point import Latest, StartPlan
+from vnode_backfill.job.open.begin import check_unchanged
 from vnode_backfill.job.open.create import new_record
 from vnode_backfill.job.open.handoff import mode_of, record_start_of
 from vnode_backfill.job.open.opened import Opened, held_lease
@@ -48,6 +49,7 @@ def renew(config: Config, store: StateStore, why: str) -> Opened:
     era = loaded.state.written.era
     table = table.in_era(era if table.server == loaded.record.server else era + 1)
     first = table.identified(table.beginning())
+    check_unchanged(table)
     single = loaded.record.executor == "single"
     plan = _walk(table) if single else first_plan(table, _with_own_vnodes(config, loaded))[1]
     record = _record(config, loaded, table)
