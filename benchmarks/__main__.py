@@ -18,6 +18,7 @@ import yaml
 
 from benchmarks import points
 from benchmarks.bench import COLUMNS, TABLE, Bench, Traffic
+from benchmarks.commits import commits
 from benchmarks.following import catchup, epoch
 from benchmarks.live.case import following
 from benchmarks.results import Figure, Results
@@ -33,9 +34,10 @@ CASES: dict[str, Callable[[Bench], list[Figure]]] = {
     "epoch": epoch,
     "catchup": catchup,
     "following": following,
+    "commits": commits,
     "iotdb": points.iotdb,
 }
-_OWN_TABLE = {"following", "iotdb"}
+_OWN_TABLE = {"following", "commits", "iotdb"}
 """Cases that make a table of their own, and warm up by themselves."""
 _WARM_UP_ROWS = 20_000
 
@@ -72,7 +74,10 @@ def sink_key(word: str) -> tuple[str, object]:
 
 def _run(names: list[str], folder: Path, arguments: argparse.Namespace) -> Results:
     rows, rounds = arguments.rows, arguments.rounds
-    traffic = Traffic(arguments.rate, arguments.seconds, arguments.warm_up, dict(arguments.sink))
+    traffic = Traffic(
+        arguments.rate, arguments.seconds, arguments.warm_up, dict(arguments.sink), arguments.prepare_deleted,
+        arguments.commits,
+    )  # fmt: skip
     with private_source(rows) as source:
         columns = points.COLUMNS if names == ["iotdb"] else COLUMNS
         results = Results(rows, rounds, source.version, columns, asdict(traffic))
@@ -112,6 +117,12 @@ def _parser() -> argparse.ArgumentParser:
     live.add_argument(
         "--sink", type=sink_key, action="append", default=[], metavar="KEY=VALUE", help="a further key of sink.delta"
     )
+    live.add_argument(
+        "--prepare-deleted", action="store_true",
+        help="begin with half of the rows gone that make a fold due, so that one falls into the stretch",
+    )  # fmt: skip
+    many = parser.add_argument_group("of the case commits")
+    many.add_argument("--commits", type=int, default=20_000, help="how many merges (default: 20000)")
     return parser
 
 

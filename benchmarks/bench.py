@@ -18,12 +18,18 @@ TABLE, COLUMNS = "orders", 10
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How the case `following` is run; `sink` are further keys of its job's `sink.delta`."""
+    """How the case `following` is run; `sink` are further keys of its job's `sink.delta`.
+
+    With `prepare_deleted` half of the rows that make a fold due are gone when it begins. `commits` is the length of the
+    case of this name.
+    """
 
     rate: int = 500
     seconds: float = 120.0
     warm_up: float = 30.0
     sink: Mapping[str, object] = field(default_factory=dict)
+    prepare_deleted: bool = False
+    commits: int = 20_000
 
 
 @dataclass
@@ -67,9 +73,13 @@ class Bench:
             raise RunFailedError(f"{table} has {expected} as count and sums of keys and amounts, the copy {found}")
 
 
-def lake_count_and_sums(lake: Path) -> tuple[int, int, int]:
-    """As `Source.count_and_sums`, through deletion vectors, which `to_pyarrow_table` would refuse."""
+def lake_count_and_sums(lake: Path | str, options: Mapping[str, str] | None = None) -> tuple[int, int, int]:
+    """As `Source.count_and_sums`, through deletion vectors, which `to_pyarrow_table` would refuse.
+
+    `options` log into an object store.
+    """
     query = "SELECT COUNT(id) AS rows, SUM(id) AS keys, SUM(amount) * 10000 AS amounts FROM lake"
-    found = QueryBuilder().register("lake", DeltaTable(str(lake))).execute(query).read_all()
+    table = DeltaTable(str(lake), storage_options=dict(options or {}))
+    found = QueryBuilder().register("lake", table).execute(query).read_all()
     rows, keys, amounts = (int(found.column(name)[0].as_py() or 0) for name in ("rows", "keys", "amounts"))
     return rows, keys, amounts

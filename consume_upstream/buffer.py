@@ -326,7 +326,7 @@ class ChangeBuffer:
 
     def sweep(self) -> list[str]:
         """Delete files that were trimmed or never committed, once they are old enough (see `DeltaLog.sweep`)."""
-        return self._log.sweep(self._hours)
+        return self._log.sweep(timedelta(hours=self._hours))
 
     def size(self) -> BufferSize:
         files = self._log.files(self._log.open(), ())

@@ -74,6 +74,28 @@ def upstream_marks(state: BackfillState, plan: SplitPlan) -> UpstreamMarks:
     return UpstreamMarks(merge_view(state, plan), unread)
 
 
+class LazyMarks:
+    """The marks of one table, worked out when its first change comes, or when they are sent to a worker.
+
+    Of many tables most have no change in a short stretch of the log.
+    """
+
+    def __init__(self, state: BackfillState, plan: SplitPlan) -> None:
+        self._of: tuple[BackfillState, SplitPlan] | UpstreamMarks = (state, plan)
+
+    @property
+    def found(self) -> UpstreamMarks:
+        if isinstance(self._of, tuple):
+            self._of = upstream_marks(*self._of)
+        return self._of
+
+    def __getstate__(self) -> UpstreamMarks:
+        return self.found
+
+    def __setstate__(self, found: UpstreamMarks) -> None:
+        self._of = found
+
+
 def merge_view(state: BackfillState, plan: SplitPlan) -> MarkView:
     """How to mark buffered changes again when they are merged: against the reads that happened since."""
     return MarkView.of(_low_marks(state, plan), state)

@@ -32,10 +32,10 @@ from vnode_backfill.words.columns import Column, TableDefinition
 from vnode_backfill.words.key import Key
 from vnode_backfill.words.key_range import Bound, KeyRange
 from vnode_backfill.words.plan import TableFacts
-from vnode_backfill.words.schema_change import StatementEffect
+from vnode_backfill.words.schema_change import RowsOfPartitions, StatementOutcome
 
 if TYPE_CHECKING:
-    from consume_upstream.log.batch import LogBatch
+    from consume_upstream.log.batch import LogBatch, SharedBatch
 
 __all__ = [
     "FORM", "ROW_DIGEST", "CanonicalKey", "Checksums", "HeldLog", "KeyWalk", "Stretch", "Sums", "TableSize",
@@ -126,8 +126,11 @@ class UpstreamSession(Protocol):
         """The key `rows` rows after `after`, or None past the last; the database skips, no row travels."""
         ...
 
-    def collation_keys(self, keys: Sequence[Key]) -> list[Weights]:
-        """The database's sort keys of text key columns, for `order_key`."""
+    def collation_keys(self, keys: Sequence[Key], definition: TableDefinition | None = None) -> list[Weights]:
+        """The database's sort keys of text key columns, for `order_key`.
+
+        They are of this table's key, or of the key of another table of the same database, given its definition.
+        """
         ...
 
     def order_bounds(self, keys: Sequence[Key]) -> list[Bound]:
@@ -197,6 +200,10 @@ class ValueForms(Protocol):
 
 class UpstreamQuestions(Protocol):
     """The driver's own questions, over a few connections that stay open. Safe to call from any thread."""
+
+    def of(self, table: UpstreamTable) -> UpstreamQuestions:
+        """Questions about another table of the same server, over the same connections."""
+        ...
 
     def session(self) -> AbstractContextManager[UpstreamSession]:
         """A session over one of the connections, for the time of the `with` block."""
@@ -325,6 +332,23 @@ class UpstreamTable(UpstreamLog, Protocol):
     @property
     def forms(self) -> ValueForms: ...
 
+    def read_together(
+        self,
+        tables: Sequence[Self],
+        after: CdcOffset,
+        upto: CdcOffset,
+        reader: int,
+        met: Sequence[MetStatements],
+    ) -> Iterator[SharedBatch]:
+        """Every change of each of the tables in `(after, upto]`; the log is read once, by one reader.
+
+        All tables are of the server of this one, which need not be among them. Each has its `met`, in the same order.
+        A statement that may change a table ends what is read of that one, as with `read_log`. What is wrong with a
+        table is written into its `met` instead of raised: nothing of the table counts then. The others are read on.
+        What is wrong with the log raises.
+        """
+        ...
+
     def in_era(self, era: int) -> Self:
         """The same table, whose log counts as that one of the job's logs (see `consume_upstream.log.offset`)."""
         ...
@@ -337,11 +361,12 @@ class UpstreamTable(UpstreamLog, Protocol):
         """The same table, read by another version of its definition."""
         ...
 
-    def effect_of(self, found: FoundStatement, *, keep_partitions: bool = False) -> StatementEffect | None:
-        """What a statement in the log has done to the table that had this definition before it.
+    def effect_of(self, found: FoundStatement, *, gone: RowsOfPartitions = "delete") -> StatementOutcome | None:
+        """What a statement in the log has done to the table that had this definition, and partitions, before it.
 
-        None if that cannot be said yet: a table that is gone may come back within a minute. With `keep_partitions` a
-        statement that only takes away the rows of partitions has no effect.
+        None if that cannot be said yet: a table that is gone may come back within a minute. Rows of partitions that the
+        statement takes away are deleted by their bounds where these are certain, or kept, or the table is read again,
+        as `gone` says.
         """
         ...
 

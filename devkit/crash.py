@@ -1,8 +1,9 @@
-"""Runs the command line with a bomb in it: kills the process with -9 before or after a given order of the coordinator.
+"""Runs the command line with a bomb in it: kills the process with -9 before or after a given order or step.
 
 `python -m devkit.crash --kill after:MergeEpoch:3 -- run --config job.yaml` runs as `vnode-backfill run …` and dies at
 once when the third `MergeEpoch` has been carried out, before its report is acted on. `after:MergeEpoch:3@live` counts
-only orders of epochs in which the whole job is live; the phases are `snapshot`, `catch-up` and `live`.
+only orders of epochs in which the whole job is live; the phases are `snapshot`, `catch-up` and `live`. Steps are those
+in which the target changes on disk (`vnode_backfill.delta.steps`): `before:CommitFold -- compact --config job.yaml`.
 `before:CreateJob` dies when everything of a new job has been written except the state that makes it exist.
 `before:RenewJob` dies when a new copy of the table could begin and the job's state does not say so yet.
 `before:WriteHandoff` dies when a copy has ended and its file does not say so yet.
@@ -25,6 +26,8 @@ from progress.store.store import StateStore
 from vnode_backfill.commands.cli import main as run_command
 from vnode_backfill.config.job import load_config
 from vnode_backfill.decide.protocol import Action, CommitEpoch
+from vnode_backfill.delta import steps
+from vnode_backfill.delta.steps import Step
 from vnode_backfill.job.open import handoff
 from vnode_backfill.job.open.locations import state_store
 from vnode_backfill.job.run import order_threads
@@ -33,16 +36,17 @@ from vnode_backfill.job.run.order_threads import Moment
 
 @dataclass
 class Bomb:
-    """Counts the orders of one kind, in one phase if one is given, and kills the process at the given one.
+    """Counts the orders or steps of one kind, in one phase if one is given, and kills the process at the given one.
 
     An order belongs to the phase of the commit that its epoch began with. So `CommitEpoch` belongs to the epoch that it
-    ends.
+    ends. Steps count in the folder `target` only, not in those of the buffer.
     """
 
     moment: str
     order: str
     count: int
     phase: JobPhase | None = None
+    target: str = ""
     _now: JobPhase = JobPhase.SNAPSHOT
     _ending: JobPhase = JobPhase.SNAPSHOT
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -60,10 +64,19 @@ class Bomb:
     def __call__(self, moment: Moment, action: Action) -> None:
         with self._lock:
             self._follow(moment, action)
-            if moment == self.moment and type(action).__name__ == self.order and self._in_phase(action):
-                self.count -= 1
-                if self.count == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
+            if type(action).__name__ == self.order and self._in_phase(action):
+                self._count(moment)
+
+    def at_step(self, moment: Moment, step: Step, path: str) -> None:
+        with self._lock:
+            if step == self.order and path == self.target and self.phase in (None, self._now):
+                self._count(moment)
+
+    def _count(self, moment: Moment) -> None:
+        if moment == self.moment:
+            self.count -= 1
+            if self.count == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def _follow(self, moment: Moment, action: Action) -> None:
         # Already at the beginning of a commit: the orders of the next epoch may come before its end is reported here.
@@ -91,14 +104,19 @@ def plant_outside_the_loop(bomb: Bomb) -> None:
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kill", required=True, type=Bomb.parse, metavar="before|after:Order[:number][@phase]")
+    parser.add_argument("--kill", required=True, type=Bomb.parse, metavar="before|after:Order|Step[:number][@phase]")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
     command = [word for word in arguments.command if word != "--"]
-    loaded = state_store(load_config(Path(command[command.index("--config") + 1]))).load()
+    config = load_config(Path(command[command.index("--config") + 1]))
+    # The phase of a job of many tables is that of none of them, so its bombs count in any phase.
+    loaded = None if config.many else state_store(config).load()
+    if config.sink.delta is not None:
+        arguments.kill.target = config.sink.delta.path
     if loaded is not None:
         arguments.kill.begin(loaded.state)
     order_threads.seam = arguments.kill
+    steps.seam = arguments.kill.at_step
     plant_outside_the_loop(arguments.kill)
     run_command(command)
 

@@ -5,6 +5,11 @@
         … a client that reads through proxy.port …
         fault.wait()        # one connection has been sent 100,000 bytes and gets no more, without being closed
 
+        held = proxy.hold(b"START TRANSACTION")
+        … a client …
+        held.wait()         # it has sent the statement, and the server has not got it yet
+        proxy.heal()
+
 A fault strikes once: connections opened later go through. A stalled one stays as it is until the client gives it up or
 `heal` is called.
 """
@@ -55,6 +60,25 @@ class Fault:
         return True
 
 
+@dataclass
+class Held:
+    """The first time that a client sends this text after it was set, the server does not get it before `heal`."""
+
+    text: bytes
+    _struck: threading.Event = field(default_factory=threading.Event)
+
+    def wait(self, seconds: float = 60) -> None:
+        """Return once it is held."""
+        if not self._struck.wait(seconds):
+            raise DevkitError(f"no client has sent {self.text!r} within {seconds:g} s")
+
+    def strike(self, sent: bytes) -> bool:
+        if self.text not in sent or self._struck.is_set():
+            return False
+        self._struck.set()
+        return True
+
+
 class TcpProxy:
     """Forwards connections from its own port to a server."""
 
@@ -62,6 +86,7 @@ class TcpProxy:
         self._target = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._fault: Fault | None = None
+        self._held: Held | None = None
         self._healed = threading.Event()
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -78,8 +103,14 @@ class TcpProxy:
         """Close one connection after so many bytes from the server, in the middle of whatever is sent."""
         return self._set(Fault(FaultKind.CUT, size))
 
+    def hold(self, text: bytes) -> Held:
+        """Let the next statement that holds this text wait on its way to the server."""
+        self._healed.clear()
+        self._held = Held(text)
+        return self._held
+
     def heal(self) -> None:
-        """Let stalled connections continue."""
+        """Let stalled connections and held statements continue."""
         self._healed.set()
 
     def __enter__(self) -> Self:
@@ -122,6 +153,8 @@ class TcpProxy:
     def _forward(self, client: socket.socket, server: socket.socket) -> None:
         try:
             while data := client.recv(_BLOCK):
+                if self._held is not None and self._held.strike(data):
+                    self._healed.wait()
                 server.sendall(data)
         except OSError:
             pass

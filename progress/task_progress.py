@@ -23,6 +23,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -34,8 +35,8 @@ from vnode_backfill.words.epoch import Actor, Barrier, Epoch
 Result = TypeVar("Result")
 _ACTORS = (Actor.SNAPSHOT, Actor.UPSTREAM, Actor.MERGE)
 _SECRET_BYTES = 16
-_DATAGRAM = struct.Struct(f"!{_SECRET_BYTES}sBqqqqq")
-"""The secret, the actor's place in `_ACTORS`, epoch, attempt, part, rows, ranges."""
+_DATAGRAM = struct.Struct(f"!{_SECRET_BYTES}sIBqqqqq")
+"""The secret, the number of the table, the actor's place in `_ACTORS`, epoch, attempt, part, rows, ranges."""
 _PAUSE_AFTER_ERROR = 0.5
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class TaskProgress:
     actor: Actor
     barrier: Barrier
     part: int
+    number: int = 0
 
     def tell(self, rows: int, ranges: int = 0) -> None:
         """Send the totals of this task so far; returns at once, whether anybody listens or not."""
@@ -57,7 +59,8 @@ class TaskProgress:
         totals = (barrier.epoch, barrier.attempt, self.part, rows, ranges)
         with suppress(OSError, struct.error), socket.socket(_family(self.host), socket.SOCK_DGRAM) as out:
             out.setblocking(False)
-            out.sendto(_DATAGRAM.pack(self.secret, _ACTORS.index(self.actor), *totals), (self.host, self.port))
+            place = _ACTORS.index(self.actor)
+            out.sendto(_DATAGRAM.pack(self.secret, self.number, place, *totals), (self.host, self.port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,42 +72,34 @@ class ReadBefore:
     rows: int = 0
 
 
-class EpochProgress:
-    """Listens to the tasks of one driver's run. `close` ends it; what comes later is not heard."""
+Heard = Callable[[Actor, Epoch, int, int, tuple[int, int]], None]
+"""Takes what a task of one table has sent: actor, epoch, attempt, part, and its rows and ranges."""
 
-    def __init__(self, barriers: LocalBarrierManager[Result], host: str, bind: str = "") -> None:
-        self._barriers = barriers
-        self._secret = secrets.token_bytes(_SECRET_BYTES)
-        self._lock = threading.Lock()
-        self._in_hand: dict[Actor, Barrier] = {}
-        self._told: dict[Actor, dict[int, tuple[int, int]]] = {actor: {} for actor in _ACTORS}
-        self._before = ReadBefore()
-        self._socket, self._host, self._port = _listening(host, bind)
-        for actor in _ACTORS:
-            barriers.subscribe_barrier(actor, partial(self._begin, actor))
+
+class TaskListener:
+    """Listens to the tasks of one driver, whatever number of tables it copies. `close` ends it."""
+
+    def __init__(self, host: str, bind: str = "") -> None:
+        self.secret = secrets.token_bytes(_SECRET_BYTES)
+        self._heard: dict[int, Heard] = {}
+        self._socket, self.host, self.port = _listening(host, bind)
         self._thread = threading.Thread(target=self._listen, name="task-progress", daemon=True)
         self._thread.start()
 
-    def of_task(self, actor: Actor, barrier: Barrier, part: int) -> TaskProgress | None:
-        """For the task to take along; None where this driver cannot listen."""
-        if self._socket is None:
-            return None
-        return TaskProgress(self._host, self._port, self._secret, actor, barrier, part)
+    @property
+    def listens(self) -> bool:
+        return self._socket is not None
 
-    def reading(self, before: ReadBefore) -> None:
-        """The snapshot begins an epoch; what it reports is added to what was read before."""
-        with self._lock:
-            self._before = before
+    def listen_for(self, heard: Heard) -> int:
+        """Let `heard` take what tasks of one more table send; the number that they send it with."""
+        number = len(self._heard)
+        self._heard[number] = heard
+        return number
 
     def close(self) -> None:
         """A second call does nothing."""
         if self._socket is not None:
             self._socket.close()
-
-    def _begin(self, actor: Actor, barrier: Barrier) -> None:
-        with self._lock:
-            self._in_hand[actor] = barrier
-            self._told[actor].clear()
 
     def _listen(self) -> None:
         """Runs until the socket is closed.
@@ -122,12 +117,45 @@ class EpochProgress:
 
     def _hear(self, datagram: bytes) -> None:
         """Strangers may send anything: what is not ours is nothing."""
-        ours = hmac.compare_digest(datagram[:_SECRET_BYTES], self._secret)
+        ours = hmac.compare_digest(datagram[:_SECRET_BYTES], self.secret)
         if not ours or len(datagram) != _DATAGRAM.size:
             return
-        _, place, epoch, attempt, part, rows, ranges = _DATAGRAM.unpack(datagram)
-        if place < len(_ACTORS):
-            self._count(_ACTORS[place], Epoch(epoch), attempt, part, (rows, ranges))
+        _, number, place, epoch, attempt, part, rows, ranges = _DATAGRAM.unpack(datagram)
+        heard = self._heard.get(number)
+        if heard is not None and place < len(_ACTORS):
+            heard(_ACTORS[place], Epoch(epoch), attempt, part, (rows, ranges))
+
+
+class EpochProgress:
+    """Adds up what the tasks of one table send, and reports it; what comes after `close` of the listener is not
+    heard."""
+
+    def __init__(self, barriers: LocalBarrierManager[Result], listener: TaskListener) -> None:
+        self._barriers, self._listener = barriers, listener
+        self._lock = threading.Lock()
+        self._in_hand: dict[Actor, Barrier] = {}
+        self._told: dict[Actor, dict[int, tuple[int, int]]] = {actor: {} for actor in _ACTORS}
+        self._before = ReadBefore()
+        for actor in _ACTORS:
+            barriers.subscribe_barrier(actor, partial(self._begin, actor))
+        self._number = listener.listen_for(self._count)
+
+    def of_task(self, actor: Actor, barrier: Barrier, part: int) -> TaskProgress | None:
+        """For the task to take along; None where this driver cannot listen."""
+        heard = self._listener
+        if not heard.listens:
+            return None
+        return TaskProgress(heard.host, heard.port, heard.secret, actor, barrier, part, self._number)
+
+    def reading(self, before: ReadBefore) -> None:
+        """The snapshot begins an epoch; what it reports is added to what was read before."""
+        with self._lock:
+            self._before = before
+
+    def _begin(self, actor: Actor, barrier: Barrier) -> None:
+        with self._lock:
+            self._in_hand[actor] = barrier
+            self._told[actor].clear()
 
     def _count(self, actor: Actor, epoch: Epoch, attempt: int, part: int, told: tuple[int, int]) -> None:
         with self._lock:

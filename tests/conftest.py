@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import count
 
@@ -12,10 +13,26 @@ from devkit.iotdb import Heaps, IotdbServer
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.orders import quote
 from devkit.spark import local_spark
+from tests.system.job_case import ASKED_MERGE
+from vnode_backfill.config.job import MergeMode
 
 _database_numbers = count(1)
 _LONGEST = ("test_crashes.py", "test_edges.py", "test_commands.py", "test_visibility_race.py")
 """Files whose tests are chains of whole job runs. They begin first, so that no core waits at the end for a long one."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--merge",
+        choices=[str(mode) for mode in MergeMode],
+        help="the `sink.delta.merge` of jobs whose test names none (the product's own default without this)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    asked = config.getoption("--merge")
+    if asked:
+        os.environ[ASKED_MERGE] = asked
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -75,6 +75,23 @@ _BESIDE: dict[str, dict[str, str | None]] = {
     "sink.iotdb.table": {
         "sink.iotdb.model": "table", "sink.iotdb.device": None, "sink.iotdb.tags": "[a]", "sink.iotdb.database": "d",
     },
+    "mysql.tables": {
+        "mysql.database": None, "mysql.table": None, "mysql.tables.table": "'shop.*'", "sink.delta.path": "{folder}/lake/{{table}}",
+    },
+    "mysql.tables.iotdb": {
+        "sink.delta.path": None, "sink.iotdb.host": "127.0.0.1", "sink.iotdb.device": "root.a.{{table}}", "sink.iotdb.time.column": "t",
+        "mysql.tables.iotdb.decimal": "text",
+    },
+    "mysql.tables.iotdb.time": {"mysql.tables.iotdb.time.column": "t"},
+    "mysql.tables.iotdb.tags": {"sink.iotdb.model": "table", "sink.iotdb.device": None, "sink.iotdb.database": "d", "sink.iotdb.tags": "[a]"},
+    "mysql.tables.iotdb.database": {"sink.iotdb.model": "table", "sink.iotdb.device": None, "sink.iotdb.database": "d", "sink.iotdb.tags": "[a]"},
+    "mysql.tables.iotdb.table": {"sink.iotdb.model": "table", "sink.iotdb.device": None, "sink.iotdb.database": "d", "sink.iotdb.tags": "[a]"},
+    "mysql.exclude": {
+        "mysql.database": None, "mysql.table": None, "mysql.tables": "['shop.*']", "sink.delta.path": "{folder}/lake/{{table}}",
+    },
+    "mysql.new_tables": {
+        "mysql.database": None, "mysql.table": None, "mysql.tables": "['shop.*']", "sink.delta.path": "{folder}/lake/{{table}}",
+    },
     "mysql.password_env": {"mysql.password_file": None},
     "mysql.tls": {"mysql.tls.enabled": "true"},
     "sink.iotdb.tls": {"sink.iotdb.tls.enabled": "true"},
@@ -89,7 +106,7 @@ _BESIDE: dict[str, dict[str, str | None]] = {
     "limits.throttle.replicas.max_lag": {"limits.throttle.replicas.host": "h"},
     "ui.host": {"ui.port": "18321"},
 }  # fmt: skip
-_LISTS = frozenset({"limits.throttle.queries", "limits.throttle.replicas"})
+_LISTS = frozenset({"limits.throttle.queries", "limits.throttle.replicas", "mysql.tables"})
 
 
 def keys(model: type[BaseModel] = Config, at: KeyPath = ()) -> Iterator[KeyPath]:
@@ -119,6 +136,10 @@ def case(*hostile: tuple[KeyPath, str]) -> Case:
         name = ".".join(key)
         lines = {other: kept for other, kept in lines.items() if not other.startswith(f"{name}.")}
         lines[name] = value.replace("{", "{{").replace("}", "}}")
+    if any(name.startswith("sink.iotdb") for name in lines) and not any(
+        key[:2] == ("sink", "delta") for key, _ in hostile
+    ):
+        lines = {name: kept for name, kept in lines.items() if not name.startswith("sink.delta")}
     tree: dict[str, object] = {}
     for name, kept in lines.items():
         if kept is not None:
@@ -146,10 +167,8 @@ def _lines(tree: dict[str, object], at: KeyPath = ()) -> Iterator[str]:
         yield f"{indent}{name}:"
         inner = list(_lines(value, path))
         if ".".join(path) in _LISTS:
-            inner = [
-                f"{indent}  - {line.strip()}" if not n else f"{indent}    {line.strip()}"
-                for n, line in enumerate(inner)
-            ]
+            own = len(indent) + 2
+            inner = [f"{indent}  {'  ' if n else '- '}{line[own:]}" for n, line in enumerate(inner)]
         yield from inner
 
 

@@ -9,6 +9,7 @@ the stretch the job is stopped, the lake is compared with the source, and read b
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import threading
 import time
@@ -35,6 +36,9 @@ from devkit.process import free_ports
 from devkit.waiting import wait_for
 from vnode_backfill.commands.status import read_report
 from vnode_backfill.config.job import load_config
+from vnode_backfill.delta.commits import DeltaLog
+from vnode_backfill.delta.storage import Storage
+from vnode_backfill.sinks.delta.due import GONE_AT_MOST, WORTH_BYTES
 
 TABLE = "followed"
 _CASE = "following"
@@ -73,6 +77,7 @@ class Point:
     written: Mapping[str, int]
     applied: float
     lag_seconds: float
+    base: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,34 @@ def _prepared_job(bench: Bench) -> Job:
     job = bench.job(TABLE, {"ui": {"port": port}}, sink=bench.traffic.sink)
     job.to_live()
     run_metered(bench.source, ["-m", "vnode_backfill", "compact", "--config", str(job.config)])
+    if bench.traffic.prepare_deleted:
+        size = sum(_file_sizes(job.lake).values())
+        bench.source.execute(
+            f"UPDATE {TABLE} SET amount = amount + 1 WHERE id % {one_in(bench.rows, bench.traffic.rate, size)} = 0"
+        )
+        job.to_live()
     return job
+
+
+def one_in(rows: int, rate: int, size: int) -> int:
+    """One in so many rows is half of those that are gone when a fold is due, of a table of `size` bytes.
+
+    A commit a second takes `rate` rows and writes two bytes for each row that is gone. So the vectors have as many bytes
+    as the table when the square root of `size` × `rate` rows are gone; a tenth of all rows is the most.
+    """
+    due = min(math.sqrt(size * rate), rows / GONE_AT_MOST)
+    return round(2 * rows / due)
+
+
+def _file_sizes(lake: Path) -> dict[str, int]:
+    """The files of the newest version."""
+    log = DeltaLog(Storage.of(str(lake)), "", "the lake")
+    return {file.path: file.size for file in log.files(log.open(), ())}
+
+
+def _base_files(lake: Path) -> frozenset[str]:
+    """The files that are folded for the rows they have lost; smaller ones are joined."""
+    return frozenset(path for path, size in _file_sizes(lake).items() if size >= WORTH_BYTES)
 
 
 class _Following:
@@ -199,7 +231,7 @@ class _Following:
         lag = read_report(config).observed.lag_seconds
         return Point(
             time.monotonic(), meter.sample(), self._bench.source.cpu_seconds, self._written.look(),
-            _applied(config.ui.port), float("nan") if lag is None else lag,
+            _applied(config.ui.port), float("nan") if lag is None else lag, _base_files(self._job.lake),
         )  # fmt: skip
 
 
@@ -257,6 +289,13 @@ def _written_figures(found: Followed, goals: Goals) -> list[Figure]:
     return [
         figure(_CASE, "written, all of it", [sum(rates.values())], "MB/min", goal=goals.megabytes),
         *[figure(_CASE, f"written, {kind}", [rate], "MB/min") for kind, rate in rates.items()],
+        figure(
+            _CASE,
+            "files folded in the stretch",
+            [float(len(first.base - last.base))],
+            "",
+            note=f"of {len(first.base)} of {WORTH_BYTES / _MEGABYTE:.0f} MB or more",
+        ),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,3 +63,16 @@ class LogBatch:
             for each in self.transactions
         )
         return replace(self, file=self.file + files, transactions=moved)
+
+
+class SharedBatch(NamedTuple):
+    """What a reader of several tables yields: the next changes of one of them.
+
+    Changes of one table come in log order; those of different tables do not. `rows.transactions` lists what the reader
+    passed, whichever table it is of: each transaction once in all, with its end, and with the first changes of it or
+    before them. A batch without changes lists transactions, and its table does not matter.
+    """
+
+    table: int
+    """The place of the table among those that were asked for."""
+    rows: LogBatch

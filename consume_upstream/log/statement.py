@@ -6,9 +6,10 @@ What it did is found out later (`UpstreamTable.effect_of`): the reader only says
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from consume_upstream.log.offset import CdcOffset
+from vnode_backfill.words.errors import BackfillError
 
 __all__ = ["FoundStatement", "LogCut", "MetStatements", "PassedStatement"]
 
@@ -35,10 +36,31 @@ class PassedStatement:
 
 @dataclass(slots=True)
 class MetStatements:
-    """What a reader writes down of statements about the table. It ends at the first one that may change something."""
+    """What a reader writes down of statements about the table. It ends at the first one that may change something.
+
+    A reader of several tables also writes down why it cannot read this one to the end. Nothing that it has yielded of
+    the table counts then.
+    """
 
     cut: LogCut | None = None
     passed: list[PassedStatement] = field(default_factory=list)
+    error: BackfillError | None = None
+    failed_at: tuple[int, int] | None = None
+    """File number and position of a boundary before the error: up to there the table can be read."""
+
+    def shift(self, files: int) -> None:
+        """Add so much to every file number, as `LogBatch.shifted` does."""
+        if self.cut is not None:
+            self.cut = replace(self.cut, start=_shifted(self.cut.start, files), end=_shifted(self.cut.end, files))
+        self.passed[:] = [
+            replace(each, start=_shifted(each.start, files), end=_shifted(each.end, files)) for each in self.passed
+        ]
+        if self.failed_at is not None:
+            self.failed_at = _shifted(self.failed_at, files)
+
+
+def _shifted(point: tuple[int, int], files: int) -> tuple[int, int]:
+    return point[0] + files, point[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from consume_upstream.mysql.positions.file_identity import take_identity
 from consume_upstream.mysql.positions.held_log import HeldFiles, read_held_log
 from consume_upstream.mysql.positions.offsets import LogQuestions
 from consume_upstream.mysql.rows.session import MySqlSession
-from vnode_backfill.words.errors import SourceError
+from consume_upstream.upstream_table import UpstreamTable
+from vnode_backfill.words.errors import LawBrokenError, SourceError
 
 CONNECTIONS = 2
 
@@ -33,24 +34,21 @@ CONNECTIONS = 2
 class DriverSource:
     """Lends connections to the driver's threads. Safe to call from any of them; `close` ends what is not lent."""
 
-    def __init__(self, table: KnownTable) -> None:
+    def __init__(self, table: KnownTable, connections: _Connections | None = None) -> None:
         self.table = table
-        self._free = threading.Semaphore(CONNECTIONS)
-        self._lock = threading.Lock()
-        self._idle: list[Connection] = []
-        self._closed = False
+        self._connections = connections or _Connections(table)
+
+    def of(self, table: UpstreamTable) -> DriverSource:
+        """Questions about another table of the same server, over the same connections."""
+        if not isinstance(table, KnownTable):
+            raise LawBrokenError(f"{table.definition.table} is not a table of this server")
+        return DriverSource(table, self._connections)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """A read-only connection for one question; the caller that has it must not ask for a second one."""
-        with self._free:
-            connection = self._taken() or self.table.connect()
-            try:
-                yield connection
-            except BaseException:
-                _end(connection)
-                raise
-            self._give_back(connection)
+        with self._connections.lent() as connection:
+            yield connection
 
     @contextmanager
     def session(self) -> Iterator[MySqlSession]:
@@ -92,14 +90,39 @@ class DriverSource:
         return throttle.replica_lag(replace(self.table.address, host=host, port=port))
 
     def close(self) -> None:
+        self._connections.close()
+
+    def _questions(self) -> LogQuestions:
+        return self.table.log_questions(self.connection)
+
+
+class _Connections:
+    """A few connections to the server of a table."""
+
+    def __init__(self, table: KnownTable) -> None:
+        self._table = table
+        self._free = threading.Semaphore(CONNECTIONS)
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._closed = False
+
+    @contextmanager
+    def lent(self) -> Iterator[Connection]:
+        with self._free:
+            connection = self._taken() or self._table.connect()
+            try:
+                yield connection
+            except BaseException:
+                _end(connection)
+                raise
+            self._give_back(connection)
+
+    def close(self) -> None:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
             _end(connection)
-
-    def _questions(self) -> LogQuestions:
-        return self.table.log_questions(self.connection)
 
     def _taken(self) -> Connection | None:
         """An idle connection that still answers."""
@@ -108,7 +131,7 @@ class DriverSource:
         if connection is None:
             return None
         try:
-            with source_errors(f"asking {self.table.address} for a sign of life"):
+            with source_errors(f"asking {self._table.address} for a sign of life"):
                 connection.ping(reconnect=False)
         except SourceError:
             _end(connection)

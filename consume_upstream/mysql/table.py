@@ -11,6 +11,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from consume_upstream.log.batch import SharedBatch
 from consume_upstream.log.continuity import check_same_file
 from consume_upstream.log.identity import LogIdentity
 from consume_upstream.log.offset import CdcOffset, Visibility, era_shift
@@ -18,7 +19,7 @@ from consume_upstream.log.source_log import FIRST_POSITION, SourceLog
 from consume_upstream.log.statement import FoundStatement, LogCut, MetStatements, PassedStatement
 from consume_upstream.mysql import sql
 from consume_upstream.mysql.binlog.events import LogPosition
-from consume_upstream.mysql.binlog.reader import LogBatch, read_log
+from consume_upstream.mysql.binlog.reader import LogBatch, WantedTable, read_log, read_together
 from consume_upstream.mysql.connection import SourceAddress, connect
 from consume_upstream.mysql.driver_source import DriverSource
 from consume_upstream.mysql.known_table import KnownTable
@@ -37,7 +38,7 @@ from consume_upstream.upstream_table import TableSize
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import SourceError
 from vnode_backfill.words.key import Key
-from vnode_backfill.words.schema_change import StatementEffect
+from vnode_backfill.words.schema_change import RowsOfPartitions, StatementOutcome
 
 __all__ = ["MySqlTable"]
 
@@ -100,8 +101,8 @@ class MySqlTable(KnownTable):
     def with_definition(self, definition: TableDefinition) -> Self:
         return replace(self, definition=definition)
 
-    def effect_of(self, found: FoundStatement, *, keep_partitions: bool = False) -> StatementEffect | None:
-        return statements.effect_of(self, found, keep_partitions=keep_partitions)
+    def effect_of(self, found: FoundStatement, *, gone: RowsOfPartitions = "delete") -> StatementOutcome | None:
+        return statements.effect_of(self, found, gone=gone)
 
     def found_statement(self, after: CdcOffset, upto: CdcOffset, met: LogCut | PassedStatement) -> FoundStatement:
         return statements.found_statement(self, after, upto, met)
@@ -193,6 +194,42 @@ class MySqlTable(KnownTable):
 
         Readers at work have different numbers. With `met` a statement about the table ends the slice before it.
         """
+        batches = read_log(
+            self.connect,
+            self._server_id(reader),
+            self.definition,
+            self.identity.flavour,
+            *_ends(after, upto),
+            zero_dates=self.zero_dates,
+            log=after.log,
+            met=met,
+        )
+        return self._in_own_era(batches, met) if self.era else batches
+
+    def read_together(
+        self, tables: Sequence[Self], after: CdcOffset, upto: CdcOffset, reader: int, met: Sequence[MetStatements]
+    ) -> Iterator[SharedBatch]:
+        """Every change of each of the tables in `(after, upto]`, over one dump of this table's server."""
+        wanted = [
+            WantedTable(table.definition, table.zero_dates, found) for table, found in zip(tables, met, strict=True)
+        ]
+        server_id, flavour = self._server_id(reader), self.identity.flavour
+        batches = read_together(self.connect, server_id, wanted, flavour, *_ends(after, upto), log=after.log)
+        return self._all_in_own_era(batches, met) if self.era else batches
+
+    def _in_own_era(self, batches: Iterator[LogBatch], met: MetStatements | None) -> Iterator[LogBatch]:
+        shared = (SharedBatch(0, batch) for batch in batches)
+        return (batch.rows for batch in self._all_in_own_era(shared, [met] if met else []))
+
+    def _all_in_own_era(self, batches: Iterator[SharedBatch], met: Sequence[MetStatements]) -> Iterator[SharedBatch]:
+        """The reader knows files by their own numbers; offsets of a job hold the era too, also those of statements."""
+        files = era_shift(self.era)
+        for number, rows in batches:
+            yield SharedBatch(number, rows.shifted(files))
+        for found in met:
+            found.shift(files)
+
+    def _server_id(self, reader: int) -> int:
         first, last = self.server_ids
         if not 0 <= reader <= last - first:
             raise SourceError(
@@ -200,19 +237,7 @@ class MySqlTable(KnownTable):
                 detail=f"The range is {first}-{last}.",
                 hint="Widen `mysql.server_id_range`.",
             )
-        begin, stop = LogPosition(after.file, after.pos), LogPosition(upto.file, upto.pos)
-        batches = read_log(
-            self.connect,
-            first + reader,
-            self.definition,
-            self.identity.flavour,
-            begin,
-            stop,
-            zero_dates=self.zero_dates,
-            log=after.log,
-            met=met,
-        )
-        return (batch.shifted(era_shift(self.era)) for batch in batches) if self.era else batches
+        return first + reader
 
     def identified(self, offset: CdcOffset) -> CdcOffset:
         """The offset with the identity of its file, taken from the server's log if it has none yet."""
@@ -225,3 +250,7 @@ class MySqlTable(KnownTable):
         if offset.log:
             found = identity_now(self.connect, self.identity.flavour, offset)
             check_same_file(str(offset), LogIdentity.parse(offset.log), found)
+
+
+def _ends(after: CdcOffset, upto: CdcOffset) -> tuple[LogPosition, LogPosition]:
+    return LogPosition(after.file, after.pos), LogPosition(upto.file, upto.pos)

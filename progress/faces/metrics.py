@@ -1,7 +1,7 @@
 """Exposes a running job to Prometheus (RisingWave: CdcBackfillMetrics).
 
-All names begin with `vnode_backfill_`. Units are base units. Labels are bounded: phases, actors, barrier kinds, alerts
-and at most 16 throttle reasons. `docs/metrics.md` is the list; a test compares it and the dashboard with this module.
+All names begin with `vnode_backfill_`. Units are base units. Labels are bounded: phases, actors, barrier kinds, alerts,
+at most 16 throttle reasons, and tables (`table_metrics`). `docs/metrics.md` is the list; a test compares it and the dashboard with this module.
 
 Counters never fall. Totals of the job (rows, ranges, epochs) are the highest value seen in the reports. So a repeated
 epoch, or a driver that is started again in the same process, counts nothing twice and takes nothing back. A process has
@@ -18,8 +18,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import choose_encoder
 
 from progress.faces.alerts import RETENTION_UNKNOWN, Alert, AlertId, Retention
+from progress.faces.table_metrics import TableMetrics
 from progress.state.backfill_state import Phase
-from progress.state.report import DefinitionProgress, JobPhase, Report
+from progress.state.definition_report import DefinitionProgress
+from progress.state.report import JobPhase, Report
 from progress.state.target_health import TargetHealth
 from vnode_backfill.words.epoch import Actor, BarrierKind
 
@@ -32,8 +34,10 @@ _OTHER_REASON = "other"
 class CdcBackfillMetrics:
     """One job's metrics, in a registry of their own. Safe to call from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_table: bool = True) -> None:
+        """`by_table` says whether the tables of a job of many have metrics of their own."""
         self.registry = CollectorRegistry()
+        self._tables = TableMetrics(self.registry, _PREFIX) if by_table else None
         self.retention = RETENTION_UNKNOWN
         self._reasons: set[str] = set()
         self._make_counters()
@@ -65,6 +69,8 @@ class CdcBackfillMetrics:
         self._lengthened.set(seen.lengthened)
         self._observe_target(seen.target)
         self._observe_definition(report.definition)
+        if self._tables is not None:
+            self._tables.observe(report.tables)
 
     def _observe_definition(self, definition: DefinitionProgress | None) -> None:
         if definition is None:
@@ -72,6 +78,7 @@ class CdcBackfillMetrics:
         self._definition_version.set(definition.version)
         self._target_definition_version.set(definition.in_target)
         self._table_ended.set(bool(definition.ended))
+        self._new_copy.set(definition.new_copy is not None)
 
     def _observe_target(self, target: TargetHealth | None) -> None:
         if target is None:
@@ -178,6 +185,7 @@ class CdcBackfillMetrics:
         )
         self._target_definition_version = self._gauge("target_definition_version", "The same, as the target has it")
         self._table_ended = self._gauge("table_ended", "1 once the table was dropped or renamed away")
+        self._new_copy = self._gauge("new_copy", "1 while a copy is made that will replace the one that readers see")
         self.observe_alerts(())
 
     def _make_target_gauges(self) -> None:

@@ -28,15 +28,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TextIO
 
+from progress.faces.definition_lines import definition_facts, definition_work
+from progress.faces.figures import duration, size_text
 from progress.faces.reporters import NullReporter, Reporter
+from progress.faces.terminal_tables import Line, Span, counted_tables, lost_tables, table_lines
 from progress.state.backfill_state import Phase
 from progress.state.report import JobPhase, Report, RequestProgress, VnodeProgress
 
 __all__ = ["Face", "JsonLines", "PlainLines", "TerminalView", "frame_of", "line_of", "open_view", "status_text"]
 
 MAX_CELLS = 1024
+TABLES_SHOWN = 11
+"""Lines for the tables of a job of many, the one that counts them included."""
 _LABEL = 11
-_STATEMENTS_SHOWN = 5
 _SGR = {"dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1"}
 _PHASE_COLOUR = {Phase.PENDING: "dim", Phase.SNAPSHOT: "yellow", Phase.CATCH_UP: "cyan", Phase.LIVE: "green"}
 _JOB_COLOUR = {JobPhase.LIVE: "green", JobPhase.FAILED: "red", JobPhase.PAUSED: "cyan", JobPhase.STOPPED: "cyan"}
@@ -65,9 +69,6 @@ class Glyphs:
 UNICODE = Glyphs(dict(zip(Phase, "·▒▓█", strict=True)), "█", "▒", "░", "→", "…")
 ASCII = Glyphs(dict(zip(Phase, ".-+#", strict=True)), "#", "-", ".", "->", "~")
 
-Span = tuple[str, str]
-"""A text and the name of its colour, empty for none."""
-Line = Sequence[Span]
 Size = Callable[[], os.terminal_size]
 
 
@@ -89,11 +90,14 @@ def open_view(face: str, stream: TextIO | None = None, *, environ: Mapping[str, 
 def status_text(report: Report, *, per_vnode: bool = False, glyphs: Glyphs | None = None) -> str:
     """What `status` prints: the view as plain text, driver, positions and requests; a row per vnode if asked."""
     glyphs = glyphs or (UNICODE if _can_show(UNICODE, sys.stdout.encoding) else ASCII)
-    lines = ["".join(text for text, _ in line).rstrip() for line in frame_of(report, 99, 60, glyphs)]
+    lines = [
+        "".join(text for text, _ in line).rstrip()
+        for line in frame_of(report, 99, 60 + len(report.tables), glyphs, most_tables=len(report.tables) + 1)
+    ]
     facts = [("driver", report.observed.driver or "nobody drives this job now")]
     if report.written is not None:
         facts.append(("position", f"captured up to {report.written}, applied up to {report.applied}"))
-    facts += _definition(report)
+    facts += definition_facts(report.definition)
     facts += [("request", _request(each)) for each in report.requests]
     lines += [_one_line(f"{name:<{_LABEL}}{text}") for name, text in facts]
     if per_vnode:
@@ -146,7 +150,8 @@ class _OncePerEpoch:
 
     def show(self, report: Report) -> None:
         retry = report.observed.retry
-        now = (report.epoch, report.phase, report.failure, retry, report.observed.throttled_by)
+        lost = lost_tables(report.tables)
+        now = (report.epoch, report.phase, report.failure, retry, report.observed.throttled_by, lost)
         self._held = report
         if now != self._shown:
             self._shown = now
@@ -208,12 +213,19 @@ class TerminalView:
         return "".join(f"\x1b[{_SGR[colour]}m{text}\x1b[0m" if colour else text for text, colour in line)
 
 
-def frame_of(report: Report, width: int, height: int, glyphs: Glyphs = UNICODE) -> list[Line]:
-    """The view as lines of at most `width` columns, at most `height` of them; the grid takes what room is left."""
+def frame_of(
+    report: Report, width: int, height: int, glyphs: Glyphs = UNICODE, *, most_tables: int = TABLES_SHOWN
+) -> list[Line]:
+    """The view as lines of at most `width` columns, at most `height` of them; the grid takes what room is left.
+
+    Of a job of many tables the ones that matter most are shown, or all of them where nothing is redrawn.
+    """
     lines: list[Line] = [_title(report, width, glyphs), _bar(report, width, glyphs)]
     facts = [*_work(report), *_trouble(report)]
     lines += [[(f"{name:<{_LABEL}}", "dim"), (text, colour)] for name, text, colour in facts]
-    lines += _grid(report.vnodes, width - _LABEL, min(height, 30) - len(lines) - 1, glyphs)
+    lines += table_lines(report.tables, width, min(most_tables, height - len(lines)), _LABEL)
+    room = min(height, 30 + len(report.tables)) - len(lines) - 1
+    lines += _grid(report.vnodes, width - _LABEL, room, glyphs)
     return [_fitted(line, width, glyphs) for line in lines[:height]]
 
 
@@ -221,6 +233,7 @@ def line_of(report: Report) -> str:
     """A report as one plain line."""
     parts = [f"epoch {report.epoch}", str(report.phase), f"{report.percent:.2f} %", _rows(report), _speed(report)]
     parts.append(f"log {_log(report)}" if _log(report) else "")
+    parts.append(counted_tables(report.tables))
     parts += [f"{name}: {text}" if name else text for name, text, _ in _trouble(report)]
     return "  ".join(_one_line(part) for part in parts if part)
 
@@ -275,7 +288,7 @@ def _speed(report: Report) -> str:
     if report.observed.rows_per_second is not None:
         parts.append(f"{report.observed.rows_per_second:,.0f} rows/s")
     if report.eta_seconds is not None:
-        parts.append(f"{_duration(report.eta_seconds)} left")
+        parts.append(f"{duration(report.eta_seconds)} left")
     if report.rate_limit is not None:
         parts.append(f"limit {report.rate_limit:,} rows/s")
     return ", ".join(parts)
@@ -285,37 +298,26 @@ def _log(report: Report) -> str:
     seen = report.observed
     parts: list[str] = []
     if seen.lag_seconds is not None:
-        parts.append(f"{_duration(seen.lag_seconds)} behind")
+        parts.append(f"{duration(seen.lag_seconds)} behind")
     if seen.lag_bytes is not None:
-        parts.append(f"{_size_text(seen.lag_bytes)} to read")
+        parts.append(f"{size_text(seen.lag_bytes)} to read")
     if seen.buffer_bytes is not None:
-        parts.append(f"{_size_text(seen.buffer_bytes)} buffered")
+        parts.append(f"{size_text(seen.buffer_bytes)} buffered")
     return ", ".join(parts)
 
 
 def _lake(report: Report) -> str:
     """How old the target is, and in what shape; nothing before its first merge, and of vectors where there are some."""
     seen, target = report.observed, report.observed.target
-    parts = [] if seen.lake_age_seconds is None else [f"{_duration(seen.lake_age_seconds)} old"]
+    parts = [] if seen.lake_age_seconds is None else [f"{duration(seen.lake_age_seconds)} old"]
     if target is not None and target.changed_bytes:
         parts.append(f"{target.files:,} files")
         if target.vector_share is not None:
             parts.append(f"{100 * target.vector_share:.1f} % gone")
         if target.fold_debt_bytes:
-            parts.append(f"{_size_text(target.fold_debt_bytes)} to fold")
+            parts.append(f"{size_text(target.fold_debt_bytes)} to fold")
         parts.append(f"{target.write_amplification or 0:,.1f} bytes written per byte changed")
     return ", ".join(parts)
-
-
-def _definition(report: Report) -> list[tuple[str, str]]:
-    """Which definition is followed, and the last statements about the table; nothing if there were none."""
-    found = report.definition
-    if found is None or not (found.version or found.statements):
-        return []
-    behind = "" if found.in_target == found.version else f", the target has version {found.in_target}"
-    last = found.statements[-_STATEMENTS_SHOWN:]
-    shown = [("statement", f"{each.offset} ({each.effect}): {each.statement}") for each in last]
-    return [("definition", f"version {found.version}{behind}"), *shown]
 
 
 def _request(request: RequestProgress) -> str:
@@ -339,13 +341,7 @@ def _trouble(report: Report) -> list[tuple[str, str, str]]:
         found.append(("throttled", seen.throttled_by, "cyan"))
     if seen.lengthened > 1:
         found.append(("slower", f"epochs take {seen.lengthened} times as long: {seen.lengthened_by}", "yellow"))
-    defined = report.definition
-    if defined is not None and defined.pending is not None:
-        waits = defined.pending
-        text = f"the target is being changed for {waits.statement} at {waits.offset}"
-        found.append(("changing", text, "cyan"))
-    if defined is not None and defined.ended:
-        found.append(("ended", f"the table was {defined.ended}; target and state stay", "yellow"))
+    found += definition_work(report.definition)
     if seen.retry is not None:
         found.append(("retrying", f"attempt {seen.retry.attempt}: {seen.retry.message}", "red"))
     if report.failure is not None and report.phase is JobPhase.FAILED:
@@ -427,20 +423,3 @@ def _can_show(glyphs: Glyphs, encoding: str | None) -> bool:
 
 def _one_line(text: str) -> str:
     return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for size, unit, smaller, name in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // smaller} {name}"
-    return f"{whole} s"
-
-
-def _size_text(size: int) -> str:
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= factor:
-            return f"{size / factor:,.1f} {unit}"
-    return f"{size} B"

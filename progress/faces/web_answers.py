@@ -2,7 +2,10 @@
 
     /                   the page; its script and style beside it
     /page.json          what the page draws, once a second: report, one letter per vnode, alerts, epochs, troubles
-    /vnodes.json        ?first=3&last=9: up to 64 vnodes in full, for the square under the pointer
+                        ?tables=shop: of a job of many tables up to 200 whose name holds that, and how many there are
+    /table.json         ?table=shop.orders: one table of a job of many: {grid, report}
+    /vnodes.json        ?first=3&last=9: up to 64 vnodes in full, for the square under the pointer; of one table with
+                        &table=shop.orders
     /progress.json      the documented report with all vnodes, the same as `status --json --per-vnode`
     /history.json       {version, recent, whole}: samples {at, percent, rows, rows_per_second, lag_seconds, lag_bytes,
                         buffer_bytes}, of the last quarter of an hour and of the whole run
@@ -19,7 +22,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from importlib.resources import files
 from urllib.parse import parse_qs, urlsplit
@@ -28,12 +31,13 @@ from progress.faces.alerts import Sample
 from progress.faces.history import History
 from progress.faces.metrics import CdcBackfillMetrics
 from progress.state.backfill_state import Phase
-from progress.state.report import JobPhase, Report
+from progress.state.report import SET_ASIDE, JobPhase, Report
 
 FRESH_SECONDS = 60.0
 """A driver that has not reported for this long is unhealthy. It reports a few times a second, also while it waits."""
 _PAGE_OPEN_SECONDS = 3.0
 _VNODES_AT_ONCE = 64
+_TABLES_AT_ONCE = 200
 _JSON = "application/json; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
 _STATIC = {
@@ -43,6 +47,7 @@ _STATIC = {
     "/grid.js": ("grid.js", "text/javascript; charset=utf-8"),
     "/plot.js": ("plot.js", "text/javascript; charset=utf-8"),
     "/tables.js": ("tables.js", "text/javascript; charset=utf-8"),
+    "/many.js": ("many.js", "text/javascript; charset=utf-8"),
     "/words.js": ("words.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
@@ -96,7 +101,9 @@ class Answers:
             return self._files[parts.path]
         match parts.path:
             case "/page.json":
-                return self._page()
+                return self._page(parts.query)
+            case "/table.json":
+                return self._table(parts.query)
             case "/vnodes.json":
                 return self._vnodes(parts.query)
             case "/progress.json":
@@ -117,13 +124,13 @@ class Answers:
             if self._clock() - self._asked_at < _PAGE_OPEN_SECONDS:
                 self._changed.wait_for(lambda: self._answered, seconds)
 
-    def _page(self) -> Answer:
+    def _page(self, query: str) -> Answer:
         with self._changed:
             report, history, now = self._report, self._history, self._clock()
             shown: dict[str, object] = {
                 "now": now,
                 "shown_at": self._shown_at,
-                "grid": "" if report is None else "".join(_LETTERS[vnode.phase] for vnode in report.vnodes),
+                "grid": "" if report is None else _grid(report),
                 "sample": _sample(history.recent[-1]) if history.recent else None,
                 "alerts": [asdict(alert) for alert in history.alerts],
                 "epochs": [asdict(epoch) for epoch in history.epochs],
@@ -131,8 +138,18 @@ class Answers:
             }
             self._asked_at, self._answered = now, True
             self._changed.notify_all()
+        if report is not None and report.tables:
+            shown |= _tables(report, _asked(query, "tables"))
+            report = replace(report, tables=())
         whole = "null" if report is None else report.to_json()
         return _json(f'{json.dumps(shown)[:-1]}, "report": {whole}}}')
+
+    def _table(self, query: str) -> Answer:
+        name, report = _asked(query, "table"), self._newest()
+        part = None if report is None else report.parts.get(name)
+        if part is None:
+            return _text(HTTPStatus.NOT_FOUND, "no table of the job has this name, or it is set aside")
+        return _json(f'{{"grid": {json.dumps(_grid(part))}, "report": {part.to_json()}}}')
 
     def _vnodes(self, query: str) -> Answer:
         asked = parse_qs(query)
@@ -140,7 +157,9 @@ class Answers:
         if not all(end.isascii() and end.isdigit() and len(end) < 9 for end in ends):
             return _text(HTTPStatus.BAD_REQUEST, "first and last are numbers of vnodes: /vnodes.json?first=3&last=9")
         first, last = int(ends[0]), min(int(ends[1]), int(ends[0]) + _VNODES_AT_ONCE - 1)
-        report = self._newest()
+        report, table = self._newest(), _asked(query, "table")
+        if report is not None and table:
+            report = report.parts.get(table)
         vnodes = () if report is None else report.vnodes[first : last + 1]
         return _json(json.dumps({"vnodes": [asdict(vnode) for vnode in vnodes]}))
 
@@ -178,6 +197,28 @@ class Answers:
     def _newest(self) -> Report | None:
         with self._changed:
             return self._report
+
+
+def _asked(query: str, name: str) -> str:
+    return parse_qs(query).get(name, [""])[-1]
+
+
+def _grid(report: Report) -> str:
+    """One letter per vnode."""
+    return "".join(_LETTERS[vnode.phase] for vnode in report.vnodes)
+
+
+def _tables(report: Report, wanted: str) -> dict[str, object]:
+    """The tables whose names hold what is wanted: those that are not copied, then the largest; and how many they are."""
+    found = [table for table in report.tables if wanted.lower() in table.name.lower()]
+    lost = [table for table in found if table.phase in (JobPhase.FAILED, SET_ASIDE)]
+    shown = [*lost, *(table for table in found if table not in lost)][:_TABLES_AT_ONCE]
+    return {
+        "tables": [table.to_json() for table in shown],
+        "tables_found": len(found),
+        "tables_total": len(report.tables),
+        "tables_lost": sum(table.phase in (JobPhase.FAILED, SET_ASIDE) for table in report.tables),
+    }
 
 
 def _sample(sample: Sample) -> dict[str, object]:

@@ -101,8 +101,10 @@ class LocalBarrierManager(Generic[Result]):
     Safe to call from any thread; nothing here blocks but `next_event`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], object] | None = None) -> None:
+        """`wake` is called with every event: a driver of many tables waits for whatever happens to any of them."""
         self._ready = Condition()
+        self._wake = wake or _nothing
         self._events: deque[LocalBarrierEvent[Result]] = deque()
         self._failures: list[tuple[Actor, int, BackfillError]] = []
         self._barrier: Barrier | None = None
@@ -148,6 +150,7 @@ class LocalBarrierManager(Generic[Result]):
         with self._ready:
             self._failures.append((actor, attempt, error))
             self._ready.notify_all()
+        self._wake()
 
     def report_create_mview_progress(self, progress: CreateMviewProgress) -> None:
         self._report(progress)
@@ -185,3 +188,8 @@ class LocalBarrierManager(Generic[Result]):
     def _put(self, event: LocalBarrierEvent[Result]) -> None:
         self._events.append(event)
         self._ready.notify_all()
+        self._wake()
+
+
+def _nothing() -> None:
+    """Who takes events by itself needs no call."""

@@ -26,11 +26,12 @@ checkpoint.
     lengthened         {factor, reason} how many times as long as configured epochs take, and why; null if they do not
     rate_limit         rows per second, or null; `paused` true or false; `throttled_by` text, empty if nothing holds it
     written, applied   log positions as text: captured up to, and applied to every vnode up to; null before the first
-    definition         {version, in_target, pending, ended, statements}: how often the columns changed since the job was
-                       created, and up to which of these versions the target has followed; pending {offset, statement}
-                       is what the target is being changed for, or null; ended is how the table ended, empty while it is
-                       there; statements [{offset, statement, effect}] are the last ones about the table, newest last.
-                       Long statements are cut; null before the first commit
+    definition         {version, in_target, pending, ended, new_copy, statements}: how often the columns changed since
+                       the copy began, and up to which of these versions the target has followed; pending {offset,
+                       statement} is what the target is being changed for, or null; ended is how the table ended, empty
+                       while it is there; new_copy {since, reason, readers, offset, statement} is set while a copy is
+                       made that will replace another, else null; statements [{offset, statement, effect}] are the last
+                       ones about the table, newest last. Long statements are cut; null before the first commit
     driver             who drives the job now, empty if nobody
     phases             {pending, snapshot, catch-up, live}: vnodes in each phase
     workers            [{worker, bitmap, vnodes, rows}]
@@ -40,6 +41,9 @@ checkpoint.
     in_hand            {rows, ranges, captured, merged, percent} of the epoch in progress: not committed, so not counted;
                        0 again when the epoch ends or is tried again. `captured` and `merged` are changes of the log
     vnodes             only if asked for: [{vnode, phase, rows, epoch, worker, applied}]
+    tables             only of a job of many tables, largest first: [{name, sink, phase, percent, rows, estimated_rows,
+                       lag_seconds, lake_age_seconds, epoch, applied, error, live}]; phase may be `set aside`, and
+                       live is also true of a table that was stopped when live
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from progress.state.backfill_state import BackfillState, Failure, Phase, Request, VnodeState
-from progress.state.schema_state import SchemaState
+from progress.state.definition_report import WHOLE, DefinitionProgress, definition_of
 from progress.state.target_health import TargetHealth
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key import VnodeId
@@ -62,7 +66,8 @@ from vnode_backfill.words.key_range import SplitPlan
 SCHEMA_VERSION = 1
 _ALMOST = 99.99
 _READING_PARTS = 98.0
-_STATEMENT_SHOWN = 500
+SET_ASIDE = "set aside"
+"""The phase of a table that a job of many does not copy."""
 
 
 class JobPhase(StrEnum):
@@ -209,33 +214,28 @@ class RequestProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class StatementProgress:
-    """A statement about the table, and what became of it; `effect` is empty while that is not done."""
+class TableProgress:
+    """One table of a job of many. `phase` is `set aside` where it is not copied, and `error` says why."""
 
-    offset: str
-    statement: str
-    effect: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DefinitionProgress:
-    """Which version of the table's definition the log has shown, and which one the target has."""
-
-    version: int = 0
-    in_target: int = 0
-    pending: StatementProgress | None = None
-    ended: str = ""
-    statements: tuple[StatementProgress, ...] = ()
+    name: str
+    sink: str = ""
+    phase: str = ""
+    percent: float = 0.0
+    rows: int = 0
+    estimated_rows: int = 0
+    lag_seconds: float | None = None
+    lake_age_seconds: float | None = None
+    epoch: Epoch = Epoch(0)
+    applied: str = ""
+    error: str = ""
+    live: bool = False
+    """Whether every vnode is, also where the table is stopped."""
 
     def to_json(self) -> dict[str, object]:
-        waits = self.pending
         return {
-            "version": self.version,
-            "in_target": self.in_target,
-            "pending": None if waits is None else {"offset": waits.offset, "statement": waits.statement},
-            "ended": self.ended,
-            "statements": [asdict(each) for each in self.statements],
-        }
+            **asdict(self), "lag_seconds": _rounded(self.lag_seconds),
+            "lake_age_seconds": _rounded(self.lake_age_seconds),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +263,9 @@ class Report:
     requests: tuple[RequestProgress, ...] = ()
     failure: Failure | None = None
     definition: DefinitionProgress | None = None
+    tables: tuple[TableProgress, ...] = ()
+    parts: Mapping[str, Report] = field(default_factory=dict)
+    """The reports on the tables of a job of many, by name, for those who ask for one of them; not part of the JSON."""
 
     @property
     def percent_in_hand(self) -> float:
@@ -307,6 +310,8 @@ class Report:
             "retry": None if seen.retry is None else asdict(seen.retry),
             "in_hand": {**asdict(seen.in_hand), "percent": round(self.percent_in_hand, 2)},
         }
+        if self.tables:
+            shown["tables"] = [table.to_json() for table in self.tables]
         if per_vnode:
             shown["vnodes"] = [asdict(vnode) for vnode in self.vnodes]
         return json.dumps(shown, default=_time)
@@ -327,17 +332,17 @@ def report_of(
     phase = phase_of(state, running=bool(observed.driver))
     if phase is JobPhase.FAILED:
         observed = replace(observed, retry=None)
-    left = _rows_left(estimates, state)
+    left, percent = _rows_left(estimates, state), percent_of(estimates, state, at_least)
     return Report(
         subject=subject,
         phase=phase,
-        percent=percent_of(estimates, state, at_least),
+        percent=percent,
         rows=state.rows,
         estimated_rows=state.rows + left,
         ranges=state.ranges,
         ranges_total=len(estimates.rows),
         observed=observed,
-        eta_seconds=_eta(phase, max(0, left - observed.in_hand.rows), observed.rows_per_second),
+        eta_seconds=eta_of(phase, max(0, left - observed.in_hand.rows), observed.rows_per_second),
         epoch=state.epoch,
         revision=state.revision,
         written=str(state.written),
@@ -349,7 +354,7 @@ def report_of(
         vnodes=_vnodes(state),
         requests=_requests(state, observed.asked),
         failure=state.failure,
-        definition=_definition(state.schema),
+        definition=definition_of(state.schema, percent),
     )
 
 
@@ -367,7 +372,7 @@ def phase_of(state: BackfillState, *, running: bool) -> JobPhase:
 def percent_of(estimates: Estimates, state: BackfillState, at_least: float = 0.0) -> float:
     """0.00 to 100.00, cut off after two decimals, never below `at_least`."""
     if state.is_live:
-        return 100.0
+        return WHOLE
     done = state.rows + state.ranges
     left = _rows_left(estimates, state) + len(_unread(estimates, state))
     read = done / (done + left) if done + left else 1.0
@@ -384,7 +389,8 @@ def _rows_left(estimates: Estimates, state: BackfillState) -> int:
     return sum(estimates.rows[ordinal] for ordinal in _unread(estimates, state))
 
 
-def _eta(phase: JobPhase, left: int, rows_per_second: float | None) -> float | None:
+def eta_of(phase: JobPhase, left: int, rows_per_second: float | None) -> float | None:
+    """Seconds until `left` rows are read; None where that cannot be said."""
     if phase is JobPhase.LIVE:
         return 0.0
     if phase is not JobPhase.SNAPSHOT or not rows_per_second or rows_per_second < 0:
@@ -402,26 +408,16 @@ def _workers(state: BackfillState) -> tuple[WorkerProgress, ...]:
 def _vnodes(state: BackfillState) -> tuple[VnodeProgress, ...]:
     workers = {vnode: worker for worker, bitmap in enumerate(state.assignment) for vnode in bitmap}
 
+    texts: dict[int, str] = {}
+    """By identity: vnodes that were read together share their offsets, and there may be very many of them."""
+
     def progress(vnode: VnodeState) -> VnodeProgress:
-        worker = workers[vnode.vnode]
-        return VnodeProgress(vnode.vnode, vnode.phase, vnode.rows, vnode.epoch, worker, str(vnode.applied))
+        applied = texts.get(id(vnode.applied))
+        if applied is None:
+            applied = texts[id(vnode.applied)] = str(vnode.applied)
+        return VnodeProgress(vnode.vnode, vnode.phase, vnode.rows, vnode.epoch, workers[vnode.vnode], applied)
 
     return tuple(map(progress, state.vnodes))
-
-
-def _definition(schema: SchemaState) -> DefinitionProgress:
-    waits = schema.pending
-    return DefinitionProgress(
-        version=schema.newest,
-        in_target=schema.in_sink,
-        pending=None if waits is None else StatementProgress(str(waits.before), _cut(waits.statement)),
-        ended=schema.ended,
-        statements=tuple(StatementProgress(str(note.at), _cut(note.statement), note.effect) for note in schema.notes),
-    )
-
-
-def _cut(statement: str) -> str:
-    return statement if len(statement) <= _STATEMENT_SHOWN else f"{statement[:_STATEMENT_SHOWN]} …"
 
 
 def _requests(state: BackfillState, asked: tuple[AskedRequest, ...]) -> tuple[RequestProgress, ...]:

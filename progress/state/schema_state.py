@@ -23,6 +23,7 @@ from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import LawBrokenError
 from vnode_backfill.words.lift import Lifts
+from vnode_backfill.words.partitioning import Partitioning
 from vnode_backfill.words.schema_change import ColumnStep, TableShape
 
 _NOTES_KEPT = 20
@@ -55,6 +56,20 @@ class StatementNote:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyNote:
+    """Why this copy of the table was begun in place of another, when, and what readers see until it is live.
+
+    `statement` is the one at `offset` that made it necessary. Both are empty where somebody asked for the copy.
+    """
+
+    since: str
+    reason: str
+    readers: str
+    offset: str = ""
+    statement: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SchemaState:
     """The versions that still matter, oldest first, and the number of the one that the sink holds.
 
@@ -66,6 +81,10 @@ class SchemaState:
     notes: tuple[StatementNote, ...] = ()
     ended: str = ""
     """How the table ended, where it is gone: `dropped at OFFSET`."""
+    partitioning: Partitioning | None = None
+    """How the table is partitioned after the newest statement; None if no statement has changed that."""
+    copy: CopyNote | None = None
+    """Why this copy was begun; None of a job's first."""
 
     @property
     def newest(self) -> int:
@@ -91,11 +110,6 @@ class SchemaState:
     def shape_in_sink(self, created_with: TableDefinition) -> TableShape:
         return self.shape_at(self.in_sink, created_with)
 
-    def at_epoch(self, epoch: Epoch) -> int:
-        """The version of changes that were captured in this epoch."""
-        since = [version.number for version in self.versions if version.since <= epoch]
-        return since[-1] if since else (self.versions[0].number - 1 if self.versions else self.in_sink)
-
     def lifts(self) -> Lifts:
         """How changes of earlier epochs become rows of the version that the sink holds."""
         held = (version for version in self.versions if version.number <= self.in_sink)
@@ -107,7 +121,9 @@ class SchemaState:
         return replace(self, versions=(*self.versions, version))
 
     def noted(self, found: FoundStatement, effect: str) -> SchemaState:
-        notes = (*self.notes, StatementNote(found.before, found.text, effect))
+        """A statement that is met again, because the job had stopped before it, is noted once."""
+        earlier = (note for note in self.notes if note.at != found.before)
+        notes = (*earlier, StatementNote(found.before, found.text, effect))
         return replace(self, notes=notes[-_NOTES_KEPT:])
 
     def without_old(self, applied: CdcOffset) -> SchemaState:

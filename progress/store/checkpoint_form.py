@@ -1,7 +1,8 @@
 """Keeps the state of the parallel executor: a row per vnode in `checkpoints`, ranges in `plan`, the record in `jobs`.
 
-`checkpoints` is the only commit point. Rows of the other two tables count when a checkpoint names them, so a crash
-before it leaves rows that nobody reads.
+`checkpoints` is the only commit point: the job's own, or the one that all tables of a job share
+(`shared_checkpoints`). Rows of the other two tables count when a checkpoint names them, so a crash before it leaves
+rows that nobody reads.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from progress.store.checkpoint_rows import (
     CHECKPOINT_SCHEMA,
     JOB,
     LEASE,
+    TABLE,
     Bookkeeping,
     check_version,
     document_of,
@@ -37,42 +39,70 @@ from progress.store.job_rows import (
     record_row,
 )
 from progress.store.lease import Lease
-from progress.store.state_form import DRIVER, Checkpoint, StateFolder
+from progress.store.state_form import DRIVER, Checkpoint, CommitPoint, StateFolder
 from progress.store.state_table import StateTable, state_errors
 from vnode_backfill.words.errors import StateError
 from vnode_backfill.words.key_range import SplitPlan
 
 
-class CheckpointForm:
-    """State schema v2; see `state_form.StateForm` for what each method promises."""
+class OwnCheckpoints:
+    """The table `checkpoints` of a job of one table; see `state_form.CommitPoint`."""
 
     def __init__(self, folder: StateFolder) -> None:
         self._job = folder.job
-        self._commits = folder.table("checkpoints", CHECKPOINT_SCHEMA)
+        self.commits = folder.table("checkpoints", CHECKPOINT_SCHEMA)
+
+    @property
+    def joined(self) -> Lease | None:
+        return None
+
+    def look(self) -> Checkpoint | None:
+        handle = self.commits.open()
+        if handle is None:
+            return None
+        with state_errors(f"{self.commits.uri} cannot be read"):
+            generation = handle.transaction_version(DRIVER) or 0
+        rows = self.commits.read(handle)
+        if rows.schema != CHECKPOINT_SCHEMA and TABLE in rows.schema.names:
+            raise StateError(
+                f"job {self._job!r} is a job of many tables",
+                hint="Name them with `mysql.tables`, or give this job another name.",
+            )
+        document, lease = document_of(rows, JOB), document_of(rows, LEASE)
+        if document is not None:
+            check_version(document)
+        state_rows = rows.filter(pc.not_equal(rows["row"], LEASE))
+        return Checkpoint(handle, generation, state_rows, None if lease is None else Lease.from_json(lease))
+
+    def write(self, handle: DeltaTable | None, rows: pa.Table, lease: Lease, numbered: Mapping[str, int]) -> DeltaTable:
+        content = pa.concat_tables([document_row(LEASE, lease.to_json()), rows])
+        return self.commits.replace(handle, content, numbered)
+
+
+class CheckpointForm:
+    """State schema v2; see `state_form.StateForm` for what each method promises."""
+
+    def __init__(self, folder: StateFolder, point: CommitPoint | None = None) -> None:
+        self._job = folder.job
+        self._point = point or OwnCheckpoints(folder)
         self._jobs = folder.table("jobs", JOB_SCHEMA)
         self._plan = folder.table("plan", PLAN_SCHEMA)
         self._estimates = Estimates({})
 
     @property
     def commits(self) -> StateTable:
-        return self._commits
+        return self._point.commits
+
+    @property
+    def joined(self) -> Lease | None:
+        return self._point.joined
 
     @property
     def others(self) -> tuple[StateTable, ...]:
         return self._jobs, self._plan
 
     def look(self) -> Checkpoint | None:
-        handle = self._commits.open()
-        if handle is None:
-            return None
-        with state_errors(f"{self._commits.uri} cannot be read"):
-            generation = handle.transaction_version(DRIVER) or 0
-        rows = self._commits.read(handle)
-        document, lease = document_of(rows, JOB), document_of(rows, LEASE)
-        if document is not None:
-            check_version(document)
-        state_rows = rows.filter(pc.not_equal(rows["row"], LEASE))
-        return Checkpoint(handle, generation, state_rows, None if lease is None else Lease.from_json(lease))
+        return self._point.look()
 
     def record(self, rows: pa.Table, state: BackfillState, books: Bookkeeping) -> JobRecord | None:  # noqa: ARG002
         record = read_record(self._jobs.read(self._jobs.open()), books.job)
@@ -87,6 +117,9 @@ class CheckpointForm:
         return plan_from_rows(record, _rows_that_count(self._plan.read(self._plan.open()), books))
 
     def shown(self, _rows: pa.Table, state: BackfillState, books: Bookkeeping) -> tuple[Estimates, BackfillState]:
+        """Estimates matter while ranges are unread. Afterwards every range is among the reads, and no plan is read."""
+        if state.backfill_finished:
+            return Estimates({ordinal: 0 for vnode in state.vnodes for ordinal, _ in vnode.reads}), state
         return self._stored_estimates(books), state
 
     def check_possible(self, kind: RequestKind) -> None:
@@ -119,8 +152,7 @@ class CheckpointForm:
         self._estimates = Estimates({}) if books is None else self._stored_estimates(books)
 
     def write(self, handle: DeltaTable | None, rows: pa.Table, lease: Lease, numbered: Mapping[str, int]) -> DeltaTable:
-        content = pa.concat_tables([document_row(LEASE, lease.to_json()), rows])
-        return self._commits.replace(handle, content, numbered)
+        return self._point.write(handle, rows, lease, numbered)
 
     def _stored_estimates(self, books: Bookkeeping) -> Estimates:
         """Only the estimates are read: the bounds of a large plan are most of it."""

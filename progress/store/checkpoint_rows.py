@@ -14,7 +14,7 @@ those who look; it is not read back, the bitmaps of the job's row decide.
 
 `own_slice` of an intent is written only where it is set. A state without it is as releases before it wrote it, and they
 read it. One with it they refuse, because they know every key of an intent: they would merge that epoch to another
-bound, and take a merge that has landed for theirs. The same holds for `definitions` and `accepted` of a job.
+bound, and take a merge that has landed for theirs. The same holds for `definitions`, `accepted` and `asked_of` of a job.
 
 `to_rows` and `from_rows` are each other's inverse, GTIDs that travel along with offsets included; anything that cannot
 be read exactly is a `StateError`.
@@ -56,6 +56,8 @@ from vnode_backfill.words.key import VnodeId
 
 FORMAT_VERSION = 2
 LEASE, JOB, VNODE = "lease", "job", "vnode"
+TABLE = "table"
+"""A column that only the shared checkpoints of a job of many tables have: the table that a row belongs to."""
 
 _RUN = pa.struct([("epoch", pa.int64()), ("first", pa.int64()), ("last", pa.int64())])
 CHECKPOINT_SCHEMA = pa.schema(
@@ -82,13 +84,20 @@ class Bookkeeping:
 
     `plans` names, per generation, the write of the plan table that counts (a crash may leave others there); `requests`
     are the numbers of all requests ever acknowledged, of which the state remembers the newest only; `percent` is the
-    highest percentage ever reached.
+    highest percentage ever reached. `asked_of` is the id of the job's first copy where this is a later one: requests
+    are kept under it, so that one made while a new copy begins is found by that copy.
     """
 
     job: str
     plans: tuple[tuple[int, str], ...] = ()
     requests: frozenset[int] = frozenset()
     percent: float = 0.0
+    asked_of: str = ""
+
+    @property
+    def asked_as(self) -> str:
+        """The id under which requests to the job are kept."""
+        return self.asked_of or self.job
 
 
 def to_rows(state: BackfillState, books: Bookkeeping) -> pa.Table:
@@ -145,7 +154,17 @@ def from_rows(rows: pa.Table) -> tuple[BackfillState, Bookkeeping] | None:
         raise StateError(f"the checkpoint holds {len(vnodes)} rows for {stored.vnode_count} vnodes")
     plans = tuple((generation, write) for generation, write in stored.plans)
     requests = numbers_from_text(stored.requests)
-    return state, Bookkeeping(stored.job, plans, requests, stored.percent)
+    return state, Bookkeeping(stored.job, plans, requests, stored.percent, stored.asked_of)
+
+
+def identity_of(rows: pa.Table) -> tuple[str, int]:
+    """The id under which requests of the job are kept, and its number of vnodes, without reading the rest."""
+    document = document_of(rows, JOB)
+    if document is None:
+        raise StateError("the checkpoint holds no job")
+    check_version(document)
+    stored = json.loads(document)
+    return str(stored.get("asked_of") or stored["job"]), int(stored["vnode_count"])
 
 
 def numbers_to_text(numbers: Iterable[int]) -> str:
@@ -210,6 +229,7 @@ class _StoredJob(_Stored):
     percent: float
     definitions: str | None = None
     accepted: str = ""
+    asked_of: str = ""
 
 
 def _document(state: BackfillState, books: Bookkeeping) -> str:
@@ -240,6 +260,7 @@ def _document(state: BackfillState, books: Bookkeeping) -> str:
         percent=books.percent,
         definitions=schema_to_text(state.schema),
         accepted=state.controls.accepted,
+        asked_of=books.asked_of,
     ).model_dump_json(exclude_defaults=True)
 
 
@@ -367,8 +388,14 @@ def _runs(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
         yield epoch, first, last
 
 
+_PHASES = {phase.value: phase for phase in Phase}
+_NONE: frozenset[int] = frozenset()
+
+
 def _read_vnodes(rows: pa.Table) -> Iterator[VnodeState]:
-    rows = rows.filter(pc.equal(rows["row"], VNODE)).sort_by("vnode").combine_chunks()
+    rows = rows.filter(pc.equal(rows["row"], VNODE))
+    vnodes = rows["vnode"].to_pylist()
+    rows = (rows if vnodes == sorted(vnodes) else rows.sort_by("vnode")).combine_chunks()
     if not rows.num_rows:
         return
     offsets: dict[str, CdcOffset] = {}
@@ -385,13 +412,13 @@ def _read_vnodes(rows: pa.Table) -> Iterator[VnodeState]:
     ):
         yield VnodeState(
             vnode=VnodeId(vnode),
-            phase=Phase(phase),
+            phase=_PHASES[phase],
             applied=offset(applied),
             epoch=Epoch(epoch),
             reads=next(reads),
             rows=count,
             complete=None if complete is None else Epoch(complete),
-            replaces=frozenset(replaces),
+            replaces=frozenset(replaces) if replaces else _NONE,
             floor=None if floor is None else offset(floor),
         )
 
@@ -399,6 +426,9 @@ def _read_vnodes(rows: pa.Table) -> Iterator[VnodeState]:
 def _reads_of(runs: pa.ListArray) -> Iterator[tuple[tuple[int, Epoch], ...]]:
     epochs, firsts, lasts = (runs.values.field(place).to_pylist() for place in range(3))
     for start, end in pairwise(runs.offsets.to_pylist()):
+        if start == end:
+            yield ()
+            continue
         yield tuple(
             (ordinal, Epoch(epochs[at])) for at in range(start, end) for ordinal in range(firsts[at], lasts[at] + 1)
         )

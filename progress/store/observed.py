@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from progress.state.report import InHand, Observed, Report, Retry
+from progress.state.report import SET_ASIDE, InHand, JobPhase, Observed, Report, Retry, TableProgress
 from progress.state.target_health import TargetHealth
 from progress.store.state_table import state_errors
 from vnode_backfill.delta.storage import Storage
 from vnode_backfill.words.errors import StateError
 
 _EVERY = 5.0
+_NOT_DRIVEN = (JobPhase.STOPPED, JobPhase.FAILED, SET_ASIDE)
 _log = logging.getLogger(__name__)
 
 
@@ -34,12 +35,17 @@ class ObservedFile:
     options: Mapping[str, str]
     generation: int
 
-    def write(self, observed: Observed) -> None:
+    def write(self, observed: Observed, tables: Sequence[TableProgress] = ()) -> None:
         with state_errors(f"{self.folder} cannot be written"):
-            self._files().write_whole(self._name, _to_json(observed).encode())
+            self._files().write_whole(self._name, _to_json(observed, tables).encode())
 
     def read(self) -> Observed | None:
         """What the driver noted last; None where it has noted nothing that can be read."""
+        found = self.read_with_tables()
+        return None if found is None else found[0]
+
+    def read_with_tables(self) -> tuple[Observed, Mapping[str, TableSeen]] | None:
+        """The same, with what the driver of many tables noted of each of them."""
         try:
             with state_errors(f"{self.folder} cannot be read"):
                 held = self._files().read_whole(self._name)
@@ -59,6 +65,16 @@ class ObservedFile:
         return Storage.of(self.folder, self.options)
 
 
+@dataclass(frozen=True, slots=True)
+class TableSeen:
+    """What only the driver of many tables knows of one: whether it is still driven, how far behind, what is retried."""
+
+    driven: bool = True
+    lag_seconds: float | None = None
+    lake_age_seconds: float | None = None
+    retry: str = ""
+
+
 class ObservedReporter:
     """Notes what is shown: every few seconds, and at once when the reason to wait or to try again changes.
 
@@ -67,13 +83,14 @@ class ObservedReporter:
 
     def __init__(self, file: ObservedFile, every: float = _EVERY) -> None:
         self._file, self._every = file, every
-        self._newest = self._noted = Observed()
+        self._newest, self._tables = Observed(), tuple[TableProgress, ...]()
+        self._noted: tuple[object, ...] = (self._newest, self._tables)
         self._wake, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._write, name="observed", daemon=True)
         self._thread.start()
 
     def show(self, report: Report) -> None:
-        before, self._newest = self._newest, report.observed
+        before, self._newest, self._tables = self._newest, report.observed, report.tables
         if (before.throttled_by, before.retry) != (self._newest.throttled_by, self._newest.retry):
             self._wake.set()
 
@@ -89,10 +106,10 @@ class ObservedReporter:
         while not self._closed.is_set():
             self._wake.wait(self._every)
             self._wake.clear()
-            newest = self._newest
-            if newest != self._noted:
-                self._noted = newest
-                _attempt(lambda: self._file.write(newest))  # noqa: B023 - called before the next turn
+            newest, tables = self._newest, self._tables
+            if (newest, tables) != self._noted:
+                self._noted = newest, tables
+                _attempt(lambda: self._file.write(newest, tables))  # noqa: B023 - called before the next turn
 
 
 class _Act(Protocol):
@@ -118,6 +135,13 @@ class _StoredInHand(BaseModel):
     merged: int = 0
 
 
+class _StoredTable(BaseModel):
+    driven: bool = True
+    lag_seconds: float | None = None
+    lake_age_seconds: float | None = None
+    retry: str = ""
+
+
 class _StoredObserved(BaseModel):
     """A later release may note more; what this one does not know it does not show."""
 
@@ -135,9 +159,10 @@ class _StoredObserved(BaseModel):
     retry: _StoredRetry | None = None
     in_hand: _StoredInHand = _StoredInHand()
     task_slots: int | None = None
+    tables: dict[str, _StoredTable] = {}
 
 
-def _to_json(observed: Observed) -> str:
+def _to_json(observed: Observed, tables: Sequence[TableProgress]) -> str:
     retry = observed.retry
     return _StoredObserved(
         rows_per_second=observed.rows_per_second,
@@ -152,11 +177,27 @@ def _to_json(observed: Observed) -> str:
         retry=None if retry is None else _StoredRetry(attempt=retry.attempt, message=retry.message),
         in_hand=_StoredInHand(**asdict(observed.in_hand)),
         task_slots=observed.task_slots,
+        tables={table.name: _stored_table(table) for table in tables},
     ).model_dump_json()
 
 
-def _from_json(text: bytes) -> Observed:
+def _stored_table(table: TableProgress) -> _StoredTable:
+    driven = table.phase not in _NOT_DRIVEN
+    return _StoredTable(
+        driven=driven,
+        lag_seconds=table.lag_seconds,
+        lake_age_seconds=table.lake_age_seconds,
+        retry=table.error if driven else "",
+    )
+
+
+def _from_json(text: bytes) -> tuple[Observed, Mapping[str, TableSeen]]:
     stored = _StoredObserved.model_validate_json(text)
+    tables = {name: TableSeen(**table.model_dump()) for name, table in stored.tables.items()}
+    return _observed(stored), tables
+
+
+def _observed(stored: _StoredObserved) -> Observed:
     return Observed(
         rows_per_second=stored.rows_per_second,
         lag_seconds=stored.lag_seconds,

@@ -20,13 +20,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import pyarrow as pa
+
 from progress.state.backfill_state import BackfillState, Request, RequestKind
 from progress.state.report import AskedRequest, Estimates
 from progress.store.checkpoint_form import CheckpointForm
 from progress.store.checkpoint_rows import JOB, Bookkeeping, document_of, from_rows
 from progress.store.job_rows import JobRecord
 from progress.store.lease import Heartbeat, Lease
-from progress.store.request_rows import REQUEST_SCHEMA, read_requests, with_request
+from progress.store.request_rows import REQUEST_SCHEMA, read_requests, with_requests
 from progress.store.state_form import Checkpoint, MakeForm, StateFolder
 from progress.store.state_table import DEFAULT_RETENTION, Retention, StateTable
 from vnode_backfill.words.errors import BuriedError, OvertakenError, StateError
@@ -59,6 +61,16 @@ class Snapshot:
     asked: tuple[AskedRequest, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown of one table among many: the same without its record, whose reading costs more than all else."""
+
+    estimates: Estimates
+    state: BackfillState
+    percent: float
+    asked: tuple[AskedRequest, ...]
+
+
 class StateReader:
     """The state of one job, to be looked at and asked of, but not committed to."""
 
@@ -71,14 +83,18 @@ class StateReader:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         retention: Retention = DEFAULT_RETENTION,
         form: MakeForm = CheckpointForm,
+        asked_in: str | None = None,
     ) -> None:
+        """`asked_in` is the folder of the requests and of the driver's signs of life, where that is another one."""
         options = dict(storage_options or {})
         self.job = job
         self.folder = f"{path.rstrip('/')}/{folder_name(job)}"
         self._now = now
         self._form = form(StateFolder(self.folder, job, options, retention))
-        self._requests = StateTable(f"{self.folder}/requests", REQUEST_SCHEMA, options, retention)
-        self._heartbeat = Heartbeat(self.folder, options)
+        self.lease_folder = asked_in or self.folder
+        """Where the driver gives its signs of life, which tasks look for."""
+        self._requests = StateTable(f"{self.lease_folder}/requests", REQUEST_SCHEMA, options, retention)
+        self._heartbeat = Heartbeat(self.lease_folder, options)
 
     def exists(self) -> bool:
         found = self._form.look()
@@ -92,6 +108,16 @@ class StateReader:
         record, state, books, checkpoint = found
         return Loaded(record, self._form.plan(record, checkpoint.rows, books), state, books.percent)
 
+    def shown(self, asked: pa.Table) -> Shown | None:
+        """What there is to show of one table among many; `asked` are the requests, which the caller has read."""
+        found = self._form.look()
+        stored = None if found is None else from_rows(found.rows)
+        if found is None or stored is None:
+            return None
+        state, books = stored
+        estimates, state = self._form.shown(found.rows, state, books)
+        return Shown(estimates, state, books.percent, self._asked(state, books, asked))
+
     def status_snapshot(self) -> Snapshot | None:
         """What there is to show; of the plan only how many rows each range was estimated to hold."""
         found = self._read()
@@ -99,13 +125,13 @@ class StateReader:
             return None
         record, state, books, checkpoint = found
         estimates, shown = self._form.shown(checkpoint.rows, state, books)
-        lease = self._lease_now(checkpoint)
+        lease = self.lease_now(checkpoint.lease)
         return Snapshot(record, estimates, shown, books.percent, lease, self._asked(state, books))
 
     def current_lease(self) -> Lease | None:
         """The lease of the driver that runs the job now."""
         found = self._form.look()
-        return None if found is None else self._lease_now(found)
+        return None if found is None else self.lease_now(found.lease)
 
     def check_possible(self, kind: RequestKind) -> None:
         """Refuse what makes no sense for a job of this executor."""
@@ -120,19 +146,32 @@ class StateReader:
                 f"job {self.job!r} does not exist in {self.folder}",
                 hint="Start it with `vnode-backfill run`, or check `job` and `state.path`.",
             )
-        asked = AskedRequest(request, who, host, self._now())
+        job = found[2].asked_as
+        return self.append_requests({job: request}, who, host)[job]
+
+    def append_requests(self, requests: Mapping[str, Request], who: str, host: str) -> dict[str, int]:
+        """Write down what is asked of these jobs, by their ids, in one step; the numbers that the requests get."""
+        now = self._now()
+        asked = {job: AskedRequest(request, who, host, now) for job, request in requests.items()}
         for _ in range(_ATTEMPTS):
             handle = self._requests.open()
-            rows, number = with_request(self._requests.read(handle), found[0].id, asked)
+            rows, numbers = with_requests(self._requests.read(handle), asked)
             try:
                 written = self._requests.replace(handle, rows)
             except BuriedError:
-                return number  # the next writer has read it and kept it
+                return numbers  # the next writer has read it and kept it
             except OvertakenError:
                 continue
             self._requests.tidy_sometimes(written)
-            return number
-        raise StateError(f"the request to {request.kind} could not be written", detail="Others keep writing requests.")
+            return numbers
+        kinds = ", ".join(sorted({str(request.kind) for request in requests.values()}))
+        raise StateError(f"the request to {kinds} could not be written", detail="Others keep writing requests.")
+
+    def requests_since(self, version: int) -> tuple[int, pa.Table | None]:
+        """The newest version of the requests, and their rows if that is another one than `version`."""
+        handle = self._requests.open()
+        newest = -1 if handle is None else handle.version()
+        return newest, None if newest == version else self._requests.read(handle)
 
     def _read(self) -> tuple[JobRecord, BackfillState, Bookkeeping, Checkpoint] | None:
         """The checkpoint and the record it belongs to; a job dropped and created again in between is looked at again."""
@@ -147,14 +186,17 @@ class StateReader:
                 return record, state, books, found
         raise StateError(f"the checkpoints of job {self.job!r} belong to a job that is not in the `jobs` table")
 
-    def _asked(self, state: BackfillState, books: Bookkeeping) -> tuple[AskedRequest, ...]:
+    def _asked(
+        self, state: BackfillState, books: Bookkeeping, rows: pa.Table | None = None
+    ) -> tuple[AskedRequest, ...]:
         """Open requests, and those whose answer the state still holds."""
         old = books.requests - {answer.request for answer in state.acknowledged}
-        asked = read_requests(self._requests.read(self._requests.open()), books.job)
+        asked = read_requests(self._requests.read(self._requests.open()) if rows is None else rows, books.asked_as)
         return tuple(each for each in asked if each.request.id not in old)
 
-    def _lease_now(self, found: Checkpoint) -> Lease | None:
-        lease = self._with_heartbeat(found.lease)
+    def lease_now(self, lease: Lease | None) -> Lease | None:
+        """The lease that was found, if its driver still runs the job."""
+        lease = self._with_heartbeat(lease)
         return lease if lease and lease.held_at(self._now()) and not lease.process.has_ended else None
 
     def _with_heartbeat(self, lease: Lease | None) -> Lease | None:

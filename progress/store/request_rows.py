@@ -8,11 +8,12 @@ who look.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from progress.state.backfill_state import Request, RequestKind, bounded_rate
@@ -34,19 +35,31 @@ REQUEST_SCHEMA = pa.schema(
 )
 _ROWS_KEPT = 1000
 """A forgotten request has long been acted on: nobody asks a thousand things within an epoch."""
+_ROWS_KEPT_OF_MANY = 50
+"""Of each table that is asked together with others: a thousand of them still fit a small file."""
 
 
-def with_request(rows: pa.Table, job: str, asked: AskedRequest) -> tuple[pa.Table, int]:
-    """The table's rows with one more, and the number it got; the number it came with does not count."""
-    own = read_requests(rows, job)
-    number = max((each.request.id for each in own), default=0) + 1
-    numbered = replace(asked, request=replace(asked.request, id=number))
-    return _to_rows(job, [*own, numbered][-_ROWS_KEPT:]), number
+def with_requests(rows: pa.Table, asked: Mapping[str, AskedRequest]) -> tuple[pa.Table, dict[str, int]]:
+    """The table's rows with one more per job, and the numbers they got; those they came with do not count.
+
+    The tables of a job of many are asked together, in one write. The more there are, the fewer rows each one keeps.
+    """
+    jobs = pa.array(asked, pa.string())
+    kept = [rows.filter(pc.invert(pc.is_in(rows["job"], jobs))).cast(REQUEST_SCHEMA)]
+    most = _ROWS_KEPT if len(asked) == 1 else _ROWS_KEPT_OF_MANY
+    numbers: dict[str, int] = {}
+    for job, new in asked.items():
+        own = read_requests(rows, job)
+        numbers[job] = max((each.request.id for each in own), default=0) + 1
+        numbered = replace(new, request=replace(new.request, id=numbers[job]))
+        kept.append(_to_rows(job, [*own, numbered][-most:]))
+    return pa.concat_tables(kept), numbers
 
 
 def read_requests(rows: pa.Table, job: str) -> tuple[AskedRequest, ...]:
-    """The requests of one job, oldest first; rows of an earlier job of the same name are not its own."""
-    found = [_from_row(row["id"], row["document"], row) for row in rows.to_pylist() if row["job"] == job]
+    """The requests of one job, oldest first; rows of a job of the same name that was dropped are not its own."""
+    own = rows.filter(pc.equal(rows["job"], job)) if rows.num_rows else rows
+    found = [_from_row(row["id"], row["document"], row) for row in own.to_pylist()]
     return tuple(sorted(found, key=lambda each: each.request.id))
 
 

@@ -11,10 +11,11 @@ import json
 from dataclasses import asdict
 
 from consume_upstream.log.offset import CdcOffset
-from progress.state.schema_state import NO_CHANGES, DefinitionVersion, SchemaState, StatementNote
+from progress.state.schema_state import NO_CHANGES, CopyNote, DefinitionVersion, SchemaState, StatementNote
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import StateError
+from vnode_backfill.words.partitioning import Partitioning
 from vnode_backfill.words.schema_change import TableShape, column_from_json, steps_from_json, steps_to_json
 
 __all__ = ["schema_from_text", "schema_to_text"]
@@ -26,15 +27,18 @@ def schema_to_text(schema: SchemaState) -> str | None:
     """The text, or None where nothing ever happened."""
     if schema == NO_CHANGES:
         return None
-    return json.dumps(
-        {
-            "v": _VERSION,
-            "in_sink": schema.in_sink,
-            "ended": schema.ended,
-            "versions": [_version_to_json(version) for version in schema.versions],
-            "notes": [[note.at.to_json(), note.statement, note.effect] for note in schema.notes],
-        }
-    )
+    stored: dict[str, object] = {
+        "v": _VERSION,
+        "in_sink": schema.in_sink,
+        "ended": schema.ended,
+        "versions": [_version_to_json(version) for version in schema.versions],
+        "notes": [[note.at.to_json(), note.statement, note.effect] for note in schema.notes],
+    }
+    if schema.partitioning is not None:
+        stored["partitioning"] = schema.partitioning.to_json()
+    if schema.copy is not None:
+        stored["copy"] = asdict(schema.copy)
+    return json.dumps(stored)
 
 
 def schema_from_text(text: str | None) -> SchemaState:
@@ -48,6 +52,8 @@ def schema_from_text(text: str | None) -> SchemaState:
         in_sink=int(stored["in_sink"]),
         notes=tuple(StatementNote(CdcOffset.from_json(at), said, effect) for at, said, effect in stored["notes"]),
         ended=str(stored["ended"]),
+        partitioning=Partitioning.from_json(stored.get("partitioning")),
+        copy=CopyNote(**stored["copy"]) if "copy" in stored else None,
     )
 
 

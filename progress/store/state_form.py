@@ -55,12 +55,35 @@ class Checkpoint:
     lease: Lease | None
 
 
+class CommitPoint(Protocol):
+    """Where a state is committed: a table of its own, or one that a job's tables share."""
+
+    @property
+    def commits(self) -> StateTable: ...
+
+    @property
+    def joined(self) -> Lease | None:
+        """The lease that this process holds for all tables of a job; None where a state has a lease of its own."""
+        ...
+
+    def look(self) -> Checkpoint | None: ...
+
+    def write(
+        self, handle: DeltaTable | None, rows: pa.Table, lease: Lease, numbered: Mapping[str, int]
+    ) -> DeltaTable: ...
+
+
 class StateForm(Protocol):
     """One executor's state in its tables. Its store calls it from one thread at a time."""
 
     @property
     def commits(self) -> StateTable:
         """The table whose commit makes a state the job's."""
+        ...
+
+    @property
+    def joined(self) -> Lease | None:
+        """The lease that this process holds for all tables of a job; None where a state has a lease of its own."""
         ...
 
     @property

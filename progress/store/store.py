@@ -16,7 +16,7 @@ Dropping a job empties its tables but keeps them: their log is what fences a dri
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from threading import RLock
 
@@ -50,10 +50,28 @@ __all__ = [
 _ATTEMPTS = 5
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedCommit:
+    """The rows of one table's next state, to be written with those of others."""
+
+    store: StateStore
+    state: BackfillState
+    books: Bookkeeping
+    rows: pa.Table
+    numbered: Mapping[str, int]
+
+    @property
+    def table(self) -> str:
+        return self.store.job
+
+    def landed(self, handle: DeltaTable) -> None:
+        self.store.note_commit(self.state, self.books, handle)
+
+
 class StateStore(StateReader):
     """The state of one job for its driver, which acquires the lease first. Safe to use from any thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options are keyword-only
         self,
         path: str,
         job: str,
@@ -63,8 +81,9 @@ class StateStore(StateReader):
         retention: Retention = DEFAULT_RETENTION,
         process: Process | None = None,
         form: MakeForm = CheckpointForm,
+        asked_in: str | None = None,
     ) -> None:
-        super().__init__(path, job, storage_options, now=now, retention=retention, form=form)
+        super().__init__(path, job, storage_options, now=now, retention=retention, form=form, asked_in=asked_in)
         self._process = process or Process.current()
         self._tidy_every = retention.commits
         self._lock = RLock()
@@ -84,9 +103,11 @@ class StateStore(StateReader):
 
         The lease of a process that certainly ended on this machine does not have to run out, unless `wait_out` is set
         (for a sink that has no commits, into which tasks of the dead driver may still be writing). The job need not
-        exist.
+        exist. A table of a job whose lease this process holds works under that lease.
         """
         with self._lock:
+            if self._form.joined is not None:
+                return self._join(self._form.joined)
             for _ in range(_ATTEMPTS):
                 found = self._form.look()
                 self._refuse_held(self._with_heartbeat(found.lease if found else None), wait_out=wait_out)
@@ -111,6 +132,8 @@ class StateStore(StateReader):
         with self._lock:
             # Taken before looking: what is promised must not begin later than what was seen.
             lease, now = self._own_lease(), self._now()
+            if self._form.joined is not None:
+                return lease  # the job's own store renews it
             found = self._form.look()
             if found is None or found.generation != lease.generation:
                 raise self._fenced(lease, found)
@@ -124,7 +147,7 @@ class StateStore(StateReader):
         Without a lease, or if it was lost, nothing happens.
         """
         with self._lock:
-            if self._lease is not None:
+            if self._lease is not None and self._form.joined is None:
                 self._write_released(self._lease, keep_rows=True)
             self._lease = None
 
@@ -133,27 +156,46 @@ class StateStore(StateReader):
         with self._lock:
             self._lease = None
 
-    def create(self, record: JobRecord, plan: SplitPlan, state: BackfillState, lease: Lease) -> None:
-        """Bring the job into being, by the driver that holds `lease`; refused if it exists."""
+    def create(
+        self, record: JobRecord, plan: SplitPlan, state: BackfillState, lease: Lease, *, asked_of: str = ""
+    ) -> None:
+        """Bring the job into being, by the driver that holds `lease`; refused if it exists.
+
+        `asked_of` is the id under which requests are kept, if that is not the record's (see `Bookkeeping`).
+        """
+        with self._lock:
+            self.prepare_create(record, plan, state, lease, asked_of=asked_of)
+            self.commit(state)
+
+    def prepare_create(
+        self, record: JobRecord, plan: SplitPlan, state: BackfillState, lease: Lease, *, asked_of: str = ""
+    ) -> None:
+        """Write all that the first commit of a new job needs; the job exists once `state` is committed."""
         with self._lock:
             if self._own_lease().generation != lease.generation or record.name != self.job:
                 raise LawBrokenError(f"job {record.name!r} cannot be created as {self.job!r} with {lease}")
-            if self._committed is not None:
-                raise StateError(f"job {self.job!r} exists already", hint="Drop it first with `vnode-backfill drop`.")
-            self._books = self._form.create(record, plan, state)
+            self.check_new()
+            self._books = replace(self._form.create(record, plan, state), asked_of=asked_of)
             for generation in range(plan.generation + 1):
                 self.write_plan(plan, generation)
-            self.commit(state)
+
+    def check_new(self) -> None:
+        """Refuse a job that somebody else has created since nobody had; by the driver that holds the lease."""
+        if self._committed is not None:
+            raise StateError(f"job {self.job!r} exists already", hint="Drop it first with `vnode-backfill drop`.")
 
     def begin_again(self, record: JobRecord, plan: SplitPlan, state: BackfillState) -> None:
         """Replace the job by a new copy of its table: another record and plan, and a state that begins anew.
 
-        The state's commit is what counts. Before it, the job is what it was.
+        The state's commit is what counts. Before it, the job is what it was. Requests are kept under one id before and
+        after, so that one that is made meanwhile counts, and none that was acknowledged counts again.
         """
         with self._lock:
             self._own_lease()
+            before = self._own_books()
             self._committed = None
-            self._books = self._form.create(record, plan, state)
+            begun = self._form.create(record, plan, state)
+            self._books = replace(begun, requests=before.requests, asked_of=before.asked_as)
             for generation in range(plan.generation + 1):
                 self.write_plan(plan, generation)
             self.commit(state)
@@ -191,28 +233,60 @@ class StateStore(StateReader):
         The same revision again changes nothing.
         """
         with self._lock:
-            lease, books = self._own_lease(), self._books_of(state)
+            lease = self._own_lease()
             for _ in range(_ATTEMPTS):
                 try:
-                    if self._has_landed(state, books.job):
-                        self._books = books if state == self._committed else self._books
+                    prepared = self.prepare_commit(state)
+                    if prepared is None:
                         return
-                    renewed = lease.renewed(self._now())
-                    self._write(self._handle, to_rows(state, books), renewed, {_app_id(books.job): state.revision})
+                    self._write(self._handle, prepared.rows, lease.renewed(self._now()), prepared.numbered)
                 except OvertakenError:
                     self._look_again(lease)
                     continue
-                self._committed, self._books = state, books
-                self._tidy()
+                self._note(state, prepared.books)
                 return
             raise StateError(f"revision {state.revision} of job {self.job!r} could not be committed")
 
-    def unacknowledged(self, state: BackfillState) -> tuple[Request, ...]:
-        """What was asked for and is acknowledged neither in `state` nor in any commit before it, oldest first."""
+    def prepare_commit(self, state: BackfillState) -> PreparedCommit | None:
+        """What a commit of `state` writes; None if it has landed already."""
+        with self._lock:
+            books = self._books_of(state)
+            if self._form.joined is not None:
+                # Others have committed since. What an old handle knows may be gone from the log.
+                found = self._form.look()
+                self._handle = found.handle if found else None
+                self._remember_landed(state, books.job, found)
+            if self._has_landed(state, books.job):
+                self._books = books if state == self._committed else self._books
+                return None
+            numbered = {_app_id(books.job): state.revision}
+            return PreparedCommit(self, state, books, to_rows(state, books), numbered)
+
+    def note_commit(self, state: BackfillState, books: Bookkeeping, handle: DeltaTable) -> None:
+        """The state was committed together with those of other tables."""
+        with self._lock:
+            self._handle = handle
+            self._note(state, books)
+
+    def renewed_lease(self) -> Lease:
+        """The lease as the next commit writes it."""
+        with self._lock:
+            return self._own_lease().renewed(self._now())
+
+    def _note(self, state: BackfillState, books: Bookkeeping) -> None:
+        self._committed, self._books = state, books
+        if self._form.joined is None:
+            self._tidy()
+
+    def unacknowledged(self, state: BackfillState, rows: pa.Table | None = None) -> tuple[Request, ...]:
+        """What was asked for and is acknowledged neither in `state` nor in any commit before it, oldest first.
+
+        `rows` are the requests where the caller has read them already.
+        """
         with self._lock:
             books = self._own_books()
         answered = books.requests | {answer.request for answer in state.acknowledged}
-        asked = read_requests(self._requests.read(self._requests.open()), books.job)
+        asked = read_requests(self._requests.read(self._requests.open()) if rows is None else rows, books.asked_as)
         return tuple(each.request for each in asked if each.request.id not in answered)
 
     def drop(self, owner: str) -> None:
@@ -268,10 +342,19 @@ class StateStore(StateReader):
             hint="Stop that driver with `vnode-backfill stop`, or wait until its lease has run out.",
         )
 
+    def _join(self, lease: Lease) -> Lease:
+        """Work under a lease that this process holds already."""
+        found = self._form.look()
+        self._lease = lease
+        self._handle = found.handle if found else None
+        self._remember(from_rows(found.rows) if found else None)
+        return lease
+
     def _own_lease(self) -> Lease:
-        if self._lease is None:
+        lease = self._lease and (self._form.joined or self._lease)
+        if lease is None:
             raise FencedError(f"job {self.job!r} cannot be committed to without a lease")
-        return self._lease
+        return lease
 
     def _own_books(self) -> Bookkeeping:
         if self._books is None:
@@ -285,7 +368,7 @@ class StateStore(StateReader):
         if [generation for generation, _ in plans] != list(range(state.plan_generation + 1)):
             raise LawBrokenError(f"plan generation {state.plan_generation} was not written, only {books.plans}")
         answered = books.requests | {answer.request for answer in state.acknowledged}
-        return Bookkeeping(books.job, plans, answered, self._form.percent(state, books))
+        return replace(books, plans=plans, requests=answered, percent=self._form.percent(state, books))
 
     def _has_landed(self, state: BackfillState, job: str) -> bool:
         """Whether the newest handle holds this revision; another content under the same number is a broken law."""
@@ -299,6 +382,14 @@ class StateStore(StateReader):
         if landed + 1 < state.revision:
             raise LawBrokenError(f"revision {state.revision} of job {self.job!r} cannot follow revision {landed}")
         return landed >= state.revision
+
+    def _remember_landed(self, state: BackfillState, job: str, found: Checkpoint | None) -> None:
+        """A commit of several tables may have landed although its answer was lost: what it wrote counts."""
+        if found is None or self._handle is None or state == self._committed:
+            return
+        if self._form.commits.transaction_version(self._handle, _app_id(job)) == state.revision:
+            stored = from_rows(found.rows)
+            self._committed = stored[0] if stored else self._committed
 
     def _look_again(self, lease: Lease) -> None:
         """After a refused commit: fenced, or the table was tidied up by somebody, or our own commit landed unnoticed."""

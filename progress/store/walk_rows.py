@@ -43,6 +43,7 @@ from progress.state.walk_state import WHOLE_KEY, Walk
 from progress.store.checkpoint_rows import Bookkeeping, numbers_from_text, numbers_to_text
 from progress.store.job_rows import COPIED_VERSION, PLAIN_VERSIONS, VECTORS_VERSION, JobRecord
 from progress.store.lease import Lease
+from progress.store.schema_rows import schema_from_text, schema_to_text
 from vnode_backfill.words.bitmap import split_evenly
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.epoch import BarrierKind, Epoch
@@ -170,7 +171,10 @@ class _StoredDocument(_Stored):
     requests: str
     percent: float
     accepted: str = ""
-    """Written only where it is set: releases before it know every key."""
+    """Written only where it is set: releases before it know every key. The same holds for the next two."""
+    definitions: str | None = None
+    """Of a job that has begun a new copy, which those releases refuse by its version."""
+    asked_of: str = ""
 
 
 def _document(stored: StoredWalk) -> _StoredDocument:
@@ -201,6 +205,8 @@ def _document(stored: StoredWalk) -> _StoredDocument:
         requests=numbers_to_text(books.requests),
         percent=books.percent,
         accepted=state.controls.accepted,
+        definitions=schema_to_text(state.schema) if stored.record.format_version == COPIED_VERSION else None,
+        asked_of=books.asked_of,
     )
 
 
@@ -236,7 +242,8 @@ def _stored(row: dict[str, str | int | None]) -> StoredWalk:
         raise StateError(f"the state of job {record.name!r} contradicts itself", detail=str(row)[:1000])
     state = _state(document, CdcOffset.from_json(str(row["offset"])), rows)
     walk = Walk(Epoch(document.walk_epoch), last_key, rows, document.estimated_rows)
-    books = Bookkeeping(record.id, PLANS, numbers_from_text(document.requests), document.percent)
+    answered = numbers_from_text(document.requests)
+    books = Bookkeeping(record.id, PLANS, answered, document.percent, document.asked_of)
     return StoredWalk(record, state, books, walk)
 
 
@@ -256,6 +263,7 @@ def _state(stored: _StoredDocument, written: CdcOffset, rows: int) -> BackfillSt
         acknowledged=tuple(Acknowledgement(number, Epoch(epoch), why) for number, epoch, why in stored.acknowledged),
         failure=None if stored.failure is None else _failure(stored.failure),
         stopped=stored.stopped,
+        schema=schema_from_text(stored.definitions),
     )
 
 

@@ -118,6 +118,11 @@ class WalkForm:
         return self._commits
 
     @property
+    def joined(self) -> Lease | None:
+        """A walk is a job of its own."""
+        return None
+
+    @property
     def others(self) -> tuple[StateTable, ...]:
         return ()
 

@@ -66,6 +66,7 @@ from vnode_backfill.words.schema_change import (
     AddColumn,
     Carried,
     ColumnStep,
+    DeleteRows,
     DropColumn,
     Emptied,
     NewCopy,
@@ -244,14 +245,16 @@ class Driver:
 
     def lifted(self, change: BufferedChange) -> BufferedChange:
         """The change as the sink's version of the definition has it, by the steps that production takes."""
-        value = change.value
+        value, op = change.value, change.op
         for step in self.saved.schema.lifts().of_epoch(change.epoch):
             match step:
                 case AddColumn(value=given):
                     value = (*value, int(given or 0))
                 case DropColumn():
                     value = value[:1]
-        return replace(change, value=value)
+                case DeleteRows() if step.matching(pa.array(value[:1], pa.int64()))[0].as_py():
+                    op = ChangeOp.DELETE
+        return replace(change, value=value, op=op)
 
     def store_changes(self, epoch: Epoch, kept: list[tuple[BufferedChange, Mark]], receipt: BufferReceipt) -> None:
         self.store.append(self.app("buffer"), epoch, [change for change, _ in kept], receipt)
@@ -367,6 +370,9 @@ def effect_of(statement: Statement) -> StatementEffect:
             return Carried(shape_of(2).definition, steps)
         case "drop":
             return Carried(shape_of(1).definition, (DropColumn("b"),))
+        case "purge":
+            first, end = statement.partition.start, statement.partition.stop
+            return Carried(shape_of(1).definition, (DeleteRows("a", ((str(first), str(end)),)),))
         case "truncate":
             return Emptied(shape_of(1).definition)
         case "convert":

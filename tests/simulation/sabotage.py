@@ -26,7 +26,15 @@ from tests.simulation.actors import Driver, Int32s, Steps
 from tests.simulation.simulator import Simulation
 from tests.simulation.source import ModelSource
 from tests.simulation.world import BufferedChange, BufferReceipt, ReadReceipt
-from vnode_backfill.decide import coordinator, end_of_epoch, honour_requests, log_switch, next_epoch, protocol
+from vnode_backfill.decide import (
+    coordinator,
+    end_of_epoch,
+    honour_requests,
+    log_switch,
+    next_commit,
+    next_epoch,
+    protocol,
+)
 from vnode_backfill.decide.protocol import BufferChanges, CommitReceipts, ReadRanges, Sampled, SampleSource
 from vnode_backfill.words.change import ChangeOp, Mark
 from vnode_backfill.words.epoch import Barrier, BarrierKind, Epoch
@@ -45,6 +53,8 @@ class Sabotage:
     driver: type[Driver] = Driver
     simulation: type[Simulation] = Simulation
     patches: tuple[Patch, ...] = ()
+    first_seed: int = 0
+    """Where to begin to look, for a rule that few histories need."""
 
     def catches(self, seeds: range) -> int | None:
         """The first seed at which the run fails, or None if the sabotage went unnoticed."""
@@ -82,7 +92,7 @@ _view = UpstreamMarks.view
 _readable = next_epoch._readable
 _rescaled = honour_requests._rescaled
 _set_back = honour_requests._set_back
-_honoured = coordinator._honoured
+_honoured = next_commit._honoured
 _work = coordinator._work
 _failed = coordinator._failed
 _merge_bound = next_epoch.merge_bound
@@ -424,7 +434,7 @@ SABOTAGES: dict[str, Sabotage] = {
     "low watermark from the written offset": Sabotage(patches=((offsets, "resolve", _written_prefix),)),
     "a delete dropped for an unfinished vnode": Sabotage(driver=_DropsDeletes),
     "offset committed before the buffer": Sabotage(driver=_ReportsBeforeWriting),
-    "bitmaps change before the merge is drained": Sabotage(patches=((coordinator, "_honoured", _without_a_drain),)),
+    "bitmaps change before the merge is drained": Sabotage(patches=((next_commit, "_honoured", _without_a_drain),)),
     "a vnode's state reset by a rescale": Sabotage(patches=((honour_requests, "_rescaled", _state_reset),)),
     "a range read twice": Sabotage(driver=_ReadsTwice),
     "an unread range counted as read": Sabotage(driver=_CountsUnread),

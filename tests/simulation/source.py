@@ -5,8 +5,8 @@ Visibility may come out of log order (`mysql`), or in log order (`mariadb`), and
 transactions end on their last change, as one that MySQL compressed does: all its changes have its end as their
 position.
 
-The table has one or two columns beside its key. Statements add the second, drop it, empty the table, change nothing, or
-change every row without a word in the log. One waits until nothing is in flight, as a server's metadata lock makes it,
+The table has one or two columns beside its key. Statements add the second, drop it, empty the table, take some rows
+away by their first column, change nothing, or change every row without a word in the log. One waits until nothing is in flight, as a server's metadata lock makes it,
 and nothing else is written before it is visible.
 """
 
@@ -24,6 +24,8 @@ from vnode_backfill.words.change import ChangeOp
 Flavour = Literal["mysql", "mariadb"]
 Row = tuple[int, ...]
 Table = dict[int, Row]
+PURGED = 30
+"""How far back a partition reaches that is dropped."""
 _SERVERS = "3e11fa47-71ca-11e1-9e33-c80aa9429{:03d}"
 """The name of the server of an era."""
 
@@ -47,10 +49,21 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """`add`, `drop`, `truncate`, `index`, `comment` or `convert`; rows that are there get `value` by an `add`."""
+    """`add`, `drop`, `truncate`, `purge`, `index`, `comment` or `convert`.
+
+    Rows that are there get `value` by an `add`. A `purge` takes the rows of a partition: those that are in `partition`.
+    """
 
     kind: str
     value: int = 0
+
+    @property
+    def partition(self) -> range:
+        """The values of the first column of the rows that a `purge` takes: some of the last ones that were written."""
+        return range(self.value - PURGED, self.value - PURGED // 3)
+
+    def leaves(self, row: Row) -> bool:
+        return self.kind != "truncate" and not (self.kind == "purge" and row[0] in self.partition)
 
     def carried_out(self, row: Row) -> Row:
         match self.kind:
@@ -219,8 +232,8 @@ class ModelSource:
         """A statement of this kind, or of any."""
         self.settle()
         self._value += 1
-        kinds = ("add" if self.columns == 1 else "drop", "truncate", "index", "comment", "convert")
-        statement = Statement(kind or self.random.choices(kinds, (6, 2, 2, 1, 1))[0], self._value)
+        kinds = ("add" if self.columns == 1 else "drop", "truncate", "index", "comment", "convert", "purge")
+        statement = Statement(kind or self.random.choices(kinds, (6, 2, 2, 2, 1, 3))[0], self._value)
         self._transactions += 1
         transaction = self._log([], f"{self._server}:{self._transactions}", statement)
         self._note(transaction)
@@ -306,10 +319,10 @@ class ModelSource:
 
 def _apply(table: Table, transaction: Transaction) -> None:
     if transaction.statement is not None:
-        if transaction.statement.kind == "truncate":
-            table.clear()
-        for key, row in table.items():
+        for key, row in [*table.items()]:
             table[key] = transaction.statement.carried_out(row)
+            if not transaction.statement.leaves(row):
+                del table[key]
     for change in transaction.changes:
         if change.old_key is not None:
             table.pop(change.old_key, None)

@@ -29,7 +29,7 @@ from tests.simulation.actors import Driver
 from tests.simulation.sabotage import Sabotage
 from tests.simulation.source import Statement
 from tests.simulation.world import BufferedChange, ModelSink
-from vnode_backfill.decide import coordinator, end_of_epoch, follow_statement, next_epoch
+from vnode_backfill.decide import coordinator, end_of_epoch, follow_statement, next_commit, next_epoch
 from vnode_backfill.decide.honour_requests import set_ranges_back
 from vnode_backfill.decide.next_epoch import Sample
 from vnode_backfill.decide.protocol import BufferChanges, SinkChanged, SinkNotChanged, StatementResolved
@@ -141,6 +141,17 @@ class _LiftsNothing(Driver):
         return change
 
 
+class _BringsRowsBack(Driver):
+    """Merges changes from before a partition was dropped as they are."""
+
+    def lifted(self, change: BufferedChange) -> BufferedChange:
+        return replace(super().lifted(change), op=change.op)
+
+
+def _deletes_nothing(sink: ModelSink, version: int, statement: Statement) -> None:
+    _change(sink, version, Statement("comment") if statement.kind == "purge" else statement)
+
+
 def _since_the_epoch_before(lifts: Lifts, epoch: Epoch) -> tuple[ColumnStep, ...]:
     return tuple(step for since, steps in lifts.versions if since > epoch + 1 for step in steps)
 
@@ -199,10 +210,10 @@ _BOUNDS = (next_epoch, coordinator, end_of_epoch)
 
 STATEMENT_SABOTAGES: dict[str, Sabotage] = {
     "statements 1: captured up to the sample in spite of a cut": Sabotage(
-        patches=((coordinator, "after_statement", _captured_to_the_sample),)
+        patches=((next_commit, "after_statement", _captured_to_the_sample),)
     ),
     "statements 1: captured up to the statement, not beyond it": Sabotage(
-        patches=((coordinator, "after_statement", _met_for_ever),)
+        patches=((next_commit, "after_statement", _met_for_ever),)
     ),
     "statements 1: changes after the cut count": Sabotage(driver=_KeepsBeyondTheCut),
     "statements 1: merge goes past a pending statement": Sabotage(
@@ -220,13 +231,13 @@ STATEMENT_SABOTAGES: dict[str, Sabotage] = {
         patches=((follow_statement, "_read_again", _stays_read),)
     ),
     "statements 3: ranges read near a statement without effect stay read": Sabotage(
-        patches=((coordinator, "after_statement", _stays_read_without_effect),)
+        patches=((next_commit, "after_statement", _stays_read_without_effect),), first_seed=3200
     ),
     "statements 3: ranges are planned while the sink follows": Sabotage(
-        patches=((coordinator, "next_intent", _planned_while_pending),)
+        patches=((next_commit, "next_intent", _planned_while_pending),)
     ),
     "statements 3: a stop at a statement sets nothing back": Sabotage(
-        patches=((coordinator, "before_statement", _nothing_set_back),)
+        patches=((next_commit, "before_statement", _nothing_set_back),)
     ),
     "statements 4: rows are not lifted": Sabotage(driver=_LiftsNothing),
     "statements 4: rows of the cut epoch count as of the new version": Sabotage(
@@ -237,6 +248,10 @@ STATEMENT_SABOTAGES: dict[str, Sabotage] = {
     ),
     "statements 4: rows are lifted beyond what the sink holds": Sabotage(
         patches=((SchemaState, "lifts", _lifts_ahead),)
+    ),
+    "statements 4: changes from before bring rows of a dropped partition back": Sabotage(driver=_BringsRowsBack),
+    "statements 5: the sink keeps the rows of a dropped partition": Sabotage(
+        patches=((ModelSink, "change", _deletes_nothing),)
     ),
     "statements 5: applied is not moved when the table is emptied": Sabotage(
         patches=((follow_statement, "_emptied", _applied_stays),)

@@ -72,9 +72,8 @@ class ModelSink:
         if version in self.followed:
             return
         if statement.kind == "truncate":
-            self.rows.clear()
             self.applied.clear()
-        self.rows = {key: statement.carried_out(row) for key, row in self.rows.items()}
+        self.rows = {key: statement.carried_out(row) for key, row in self.rows.items() if statement.leaves(row)}
         if self.columns is not None:
             self.columns = {"add": 2, "drop": 1}.get(statement.kind, self.columns)
         self.followed.append(version)

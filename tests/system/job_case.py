@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -45,8 +45,19 @@ DEADLINE = 480.0
 COPIER = "copier"
 """The account of `create_copier`: it may do what a job needs and nothing else, and its connections are the job's."""
 
+ASKED_MERGE = "VNODE_BACKFILL_TESTS_MERGE"
+"""The environment variable in which `pytest --merge` says how tables are changed whose test does not care."""
+
 SqlRow = tuple[object, ...]
 _numbers = count(1)
+
+
+def in_asked_mode(settings: dict[str, object]) -> dict[str, object]:
+    """The settings of a job, with the way of merging that the run of tests asks for if they name none themselves."""
+    sink, asked = settings["sink"], os.environ.get(ASKED_MERGE)
+    if asked is None or not isinstance(sink, dict) or "delta" not in sink:
+        return settings
+    return {**settings, "sink": {**sink, "delta": {"merge": asked, **sink["delta"]}}}
 
 
 def execute(server: SqlServer, database: str | None, *statements: str) -> None:
@@ -122,7 +133,7 @@ class JobCase:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             # JSON is YAML, and needs no quoting rules.
-            path.write_text(json.dumps(self._settings()))
+            path.write_text(json.dumps(in_asked_mode(self._settings())))
         return path
 
     def _settings(self) -> dict[str, object]:
@@ -244,6 +255,8 @@ class JobHere:
         self.copies = 1
         """How many were begun: a statement may make another one necessary."""
         self.ended = False
+        self.before_renewal: Callable[[], None] = lambda: None
+        """Called when the job has stopped before a statement and a new copy is about to begin."""
         self.errors: list[str] = []
         """What was retried, in the order it went wrong."""
 
@@ -277,6 +290,7 @@ class JobHere:
         try:
             self.state, self.failure = self._job.run(until)
             while isinstance(self._job.ending, NewCopy):
+                self.before_renewal()
                 self._take(renew(self._config, self._opened.store, self._job.ending.reason))
                 self.copies += 1
                 if self._stop_asked:

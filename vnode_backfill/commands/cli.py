@@ -90,19 +90,26 @@ def _dispatch(arguments: argparse.Namespace) -> int:
 
 
 def _work(config: Config, arguments: argparse.Namespace) -> int:
+    only = getattr(arguments, "table", ())
     match arguments.command:
         case "plan":
             from vnode_backfill.commands.plan import plan
 
-            return plan(config, master=arguments.master, as_json=arguments.json)
+            return plan(config, master=arguments.master, as_json=arguments.json, only=only, strict=arguments.strict)
         case "status":
             from vnode_backfill.commands.status import status
 
-            return status(config, as_json=arguments.json, per_vnode=arguments.per_vnode, watch=arguments.watch)
+            return status(
+                config, as_json=arguments.json, per_vnode=arguments.per_vnode, watch=arguments.watch, only=only
+            )
+        case "cut":
+            from vnode_backfill.commands.tables.cut import cut
+
+            return cut(config, as_json=arguments.json)
         case "verify":
             from vnode_backfill.commands.verify import verify
 
-            return verify(config, master=arguments.master, as_json=arguments.json, verbose=arguments.verbose)
+            return verify(config, master=arguments.master, as_json=arguments.json, verbose=arguments.verbose, only=only)
         case "handoff":
             from vnode_backfill.commands.handoff import handoff
 
@@ -110,12 +117,12 @@ def _work(config: Config, arguments: argparse.Namespace) -> int:
         case "compact":
             from vnode_backfill.commands.compact import compact
 
-            return compact(config, sweep_only=arguments.sweep_only)
+            return compact(config, sweep_only=arguments.sweep_only, only=only)
         case "upgrade":
             from vnode_backfill.commands.upgrade import upgrade
             from vnode_backfill.config.job import MergeMode
 
-            return upgrade(config, merge=MergeMode(arguments.merge))
+            return upgrade(config, merge=MergeMode(arguments.merge), only=only)
         case _:
             from vnode_backfill.commands.run import run
 
@@ -128,29 +135,32 @@ def _work(config: Config, arguments: argparse.Namespace) -> int:
 def _request(config: Config, arguments: argparse.Namespace) -> int:
     from vnode_backfill.commands import requests
 
+    only = arguments.table
     match arguments.command:
         case "rescale":
-            return requests.rescale(config, workers=arguments.workers, bitmaps=arguments.bitmap)
+            return requests.rescale(config, workers=arguments.workers, bitmaps=arguments.bitmap, only=only)
         case "throttle":
-            return requests.throttle(config, rows_per_second=arguments.rows_per_second)
+            return requests.throttle(config, rows_per_second=arguments.rows_per_second, only=only)
         case "pause":
-            return requests.pause(config)
+            return requests.pause(config, only=only)
         case "resume":
-            return requests.resume(config, accept=arguments.accept)
+            return requests.resume(config, accept=arguments.accept, only=only)
         case "stop":
-            return requests.stop(config)
+            return requests.stop(config, only=only)
         case "wait":
-            return requests.wait(config, timeout=_timeout(arguments.timeout))
+            return requests.wait(config, timeout=_timeout(arguments.timeout), only=only)
         case "drop":
-            return requests.drop(config)
+            return requests.drop(config, only=only)
         case _:
             from vnode_backfill.commands.resnapshot import resnapshot
 
-            return resnapshot(config, only=arguments.only, where_key=arguments.where_key, everything=arguments.all)
+            return resnapshot(
+                config, only=arguments.only, where_key=arguments.where_key, everything=arguments.all, tables=only
+            )
 
 
 _REQUESTS = {"rescale", "throttle", "pause", "resume", "stop", "resnapshot", "wait", "drop"}
-_AT_ONCE = {"status", *_REQUESTS}
+_AT_ONCE = {"status", "cut", *_REQUESTS}
 
 
 def _timeout(text: str | None) -> timedelta | None:
@@ -181,33 +191,44 @@ def _parser() -> argparse.ArgumentParser:
     as_json.add_argument("--json", action="store_true", help="print one JSON document")
     spark = argparse.ArgumentParser(add_help=False)
     spark.add_argument("--master", help="Spark master; one given by spark-submit is kept")
-    commands.add_parser(
-        "plan", parents=[common, as_json, spark], help="check the source, cut the table; writes nothing"
+    tables = argparse.ArgumentParser(add_help=False)
+    tables.add_argument(
+        "--table", action="append", default=[], metavar="NAME",
+        help="only this table of a job of many, as shop.orders or 'shop.o*'; repeatable",
+    )  # fmt: skip
+    plan = commands.add_parser(
+        "plan", parents=[common, as_json, spark, tables], help="check the source, cut its tables; writes nothing"
     )
-    status = commands.add_parser("status", parents=[common, as_json], help="how far the job is")
+    plan.add_argument("--strict", action="store_true", help="exit code 2 also if only one of many tables is refused")
+    status = commands.add_parser("status", parents=[common, as_json, tables], help="how far the job is")
     status.add_argument("--per-vnode", action="store_true", help="list every vnode")
     status.add_argument("--watch", action="store_true", help="show it again every second until interrupted")
-    commands.add_parser("verify", parents=[common, as_json, spark], help="compare source and target row by row")
+    commands.add_parser(
+        "cut", parents=[common, as_json], help="one offset, and the version of each of many targets there"
+    )
+    commands.add_parser("verify", parents=[common, as_json, spark, tables], help="compare source and target row by row")
     handoff = commands.add_parser("handoff", parents=[common], help="where a job of startup_mode snapshot has ended")
     handoff.add_argument(
         "--follow", type=Path, metavar="cdc.yaml", help="check that the job of this file can take over, before one runs"
     )
     _add_run(commands.add_parser("run", parents=[common, spark], help="create the job and run it, or continue it"))
-    _add_upkeep(commands, common)
-    _add_requests(commands, common)
+    _add_upkeep(commands, common, tables)
+    _add_requests(commands, common, tables)
     return parser
 
 
-def _add_upkeep(commands: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
+def _add_upkeep(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], *common: argparse.ArgumentParser
+) -> None:
     compact = commands.add_parser(
-        "compact", parents=[common], help="join small files of the target in key order and delete old ones",
+        "compact", parents=common, help="join small files of the target in key order and delete old ones",
         description="Join small files of a Delta target, neighbours in key order, up to sink.delta.target_file_size, and delete "
         "files that were superseded longer ago than sink.delta.retention, or were never committed and are a day old. No row "
         "changes; the job may run meanwhile, and does the same by itself when it is live.",
     )  # fmt: skip
     compact.add_argument("--sweep-only", action="store_true", help="join nothing, only delete old files")
     upgrade = commands.add_parser(
-        "upgrade", parents=[common], help="change rows of the target in the other way; the job must be stopped",
+        "upgrade", parents=common, help="change rows of the target in the other way; the job must be stopped",
         description="Turn a Delta target over. To vectors: readers must know deletion vectors from now on. To rewrite: files "
         "with deleted rows are written again, and every reader can read the table. No row changes. Whatever was interrupted "
         "is continued by a second call.",
@@ -216,37 +237,37 @@ def _add_upkeep(commands: argparse._SubParsersAction[argparse.ArgumentParser], c
 
 
 def _add_requests(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], *common: argparse.ArgumentParser
 ) -> None:
-    rescale = commands.add_parser("rescale", parents=[common], help="spread the vnodes over other workers")
+    rescale = commands.add_parser("rescale", parents=common, help="spread the vnodes over other workers")
     how = rescale.add_mutually_exclusive_group(required=True)
     how.add_argument("--workers", type=int, help="so many, as few vnodes moved as possible")
     how.add_argument("--bitmap", action="append", default=[], metavar="WORKER=VNODES", help="exactly so, e.g. 0=0-127")
-    throttle = commands.add_parser("throttle", parents=[common], help="limit the snapshot of the whole job")
+    throttle = commands.add_parser("throttle", parents=common, help="limit the snapshot of the whole job")
     rate = throttle.add_mutually_exclusive_group(required=True)
     rate.add_argument("--rows-per-second", type=int, help="0 pauses the snapshot; the log is still captured")
     rate.add_argument("--off", action="store_true", help="no limit")
-    commands.add_parser("pause", parents=[common], help="pause the snapshot; the log is still captured")
-    resume = commands.add_parser("resume", parents=[common], help="continue the snapshot, or accept a statement")
+    commands.add_parser("pause", parents=common, help="pause the snapshot; the log is still captured")
+    resume = commands.add_parser("resume", parents=common, help="continue the snapshot, or accept a statement")
     resume.add_argument(
         "--accept",
         metavar="FILE:POS",
         help="pass the statement there, where `schema_changes: stop` has stopped the job",
     )
-    commands.add_parser("stop", parents=[common], help="stop the running driver at a SyncCheckpoint")
-    again = commands.add_parser("resnapshot", parents=[common], help="read again and replace what the target holds")
+    commands.add_parser("stop", parents=common, help="stop the running driver at a SyncCheckpoint")
+    again = commands.add_parser("resnapshot", parents=common, help="read again and replace what the target holds")
     what = again.add_mutually_exclusive_group(required=True)
     what.add_argument("--only", metavar="VNODES", help="these vnodes, e.g. 3,17-20")
     what.add_argument("--where-key", metavar="LOW..HIGH", help="the ranges that hold these keys")
     what.add_argument("--all", action="store_true", help="the whole table")
-    wait = commands.add_parser("wait", parents=[common], help="return when the job is live")
+    wait = commands.add_parser("wait", parents=common, help="return when the job is live")
     wait.add_argument("--until", choices=("live",), default="live")
     wait.add_argument(
         "--timeout",
         metavar="30m",
         help="give up after this long (exit code 1); until then a job that does not exist yet is waited for, too",
     )
-    commands.add_parser("drop", parents=[common], help="remove a job's state and buffer, never its target")
+    commands.add_parser("drop", parents=common, help="remove a job's state and buffer, never its target")
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:

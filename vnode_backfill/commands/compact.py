@@ -6,12 +6,14 @@ itself (`job.run.upkeep`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from consume_upstream.buffer import ChangeBuffer
 from progress.store.store import Loaded
 from vnode_backfill.commands.stored_job import stored_job
+from vnode_backfill.commands.tables.asked import check_one_table
+from vnode_backfill.commands.tables.upkeep import compact_tables
 from vnode_backfill.config.job import Config, Executor
 from vnode_backfill.config.values import reveal
 from vnode_backfill.job.open.known_table import shape_in_sink
@@ -25,11 +27,16 @@ _VAIN_STEPS = 3
 _WHOLE_STEPS = 3
 
 
-def compact(config: Config, *, sweep_only: bool = False, say: Callable[[str], None] = print) -> int:
+def compact(
+    config: Config, *, sweep_only: bool = False, only: Sequence[str] = (), say: Callable[[str], None] = print
+) -> int:
     """Join all small files of the target, sweep target and buffer, and tidy the target's log.
 
-    The job may run meanwhile, and need not.
+    The job may run meanwhile, and need not. `only` are the tables of a job of many whose targets are meant.
     """
+    if config.many:
+        return compact_tables(config, only, lambda own, tell: compact(own, sweep_only=sweep_only, say=tell), say)
+    check_one_table(config, only)
     _, loaded = stored_job(config)
     record = loaded.record
     sink, policy = configured_sink(config).compacted_by_request(record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vnode_backfill.config.job import Config, load_config
-from vnode_backfill.words.errors import StateError
+from vnode_backfill.words.errors import ConfigError, StateError
 
 
 def handoff(config: Config, *, follow: Path | None) -> int:
@@ -15,6 +15,11 @@ def handoff(config: Config, *, follow: Path | None) -> int:
     """
     from vnode_backfill.job.open.handoff import check_copies, check_pair, read_handoff
 
+    if config.many:
+        raise ConfigError(
+            f"job {config.job} copies many tables: it has no handoff",
+            hint="Run it with `startup_mode: initial`: it copies and follows. A job of one table can be handed over.",
+        )
     if follow is not None:
         check_pair(config, load_config(follow, {}))
         return 0

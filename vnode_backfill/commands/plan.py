@@ -6,38 +6,83 @@ Nothing is written and no JVM is started.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vnode_backfill.commands.stored_job import with_room_for_workers
 from vnode_backfill.config.job import Config, DroppedColumns, DroppedPartitions, Executor, SchemaChanges
+from vnode_backfill.config.table_entries import DEFAULT_PRIORITY
 from vnode_backfill.job.open.writable import check_writable
+from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.spark.slots import check_planned_slots
+from vnode_backfill.words.errors import ConfigError
+from vnode_backfill.words.finding import render, to_json
+from vnode_backfill.words.table_name import TableName
 
 if TYPE_CHECKING:
+    from vnode_backfill.job.open.begin import Beginning
     from vnode_backfill.job.open.examine import Examined
+    from vnode_backfill.job.tables.examine import ExaminedTables
 
 
-def plan(config: Config, *, master: str | None, as_json: bool) -> int:
-    """Check, cut and estimate; writes nothing. Exit code 2 if the job would be refused."""
-    from progress.faces.web import check_web
-    from vnode_backfill.job.open.examine import examine_source
-    from vnode_backfill.words.finding import render, to_json
+def plan(config: Config, *, master: str | None, as_json: bool, only: Sequence[str] = (), strict: bool = False) -> int:
+    """Check, cut and estimate; writes nothing. Exit code 2 if the job would be refused.
 
-    check_writable(config)
-    check_web(config.ui.host, config.ui.port)
-    found = examine_source(config)
-    found = replace(found, findings=(*found.findings, check_planned_slots(with_room_for_workers(config), master)))
+    `only` names the tables to look at, all without it; `strict` refuses a job of many tables because of one.
+    """
+    if config.many:
+        from vnode_backfill.commands.tables.plan import plan_tables
+
+        return plan_tables(config, master=master, as_json=as_json, only=only, strict=strict)
+    found = _examined(config, master, only)
     if as_json:
-        told = {"findings": to_json(found.findings), "plan": _plan_facts(found), "start": _start_facts(found)}
-        print(json.dumps({"version": 1, **told, "statements": _policies(config)}))
+        told = {"findings": to_json(found.findings), "plan": plan_facts(found), "start": start_facts(found.beginning)}
+        print(json.dumps({"version": 1, **told, "statements": policies(config)}))
     else:
         print(render(found.findings))
         print(_plan_text(config, found))
     return 2 if found.plan is None else 0
 
 
-def _plan_facts(found: Examined) -> dict[str, object] | None:
+def planned_tables(config: Config, *, master: str | None, only: Sequence[str] = ()) -> ExaminedTables:
+    """What was found, as values: one table or many, in the order in which they are copied."""
+    from vnode_backfill.job.tables.examine import ExaminedTable, ExaminedTables
+
+    if config.many:
+        from vnode_backfill.commands.tables.plan import examined_tables
+
+        return examined_tables(config, master=master, only=only)
+    found = _examined(config, master, only)
+    name = TableName(config.mysql.database, config.mysql.table)
+    key = () if found.facts is None else tuple(part.name for part in found.facts.parts)
+    table = ExaminedTable(name, DEFAULT_PRIORITY, found, configured_sink(config).target, key)
+    return ExaminedTables(found.findings, (table,), found.beginning)
+
+
+def _examined(config: Config, master: str | None, only: Sequence[str]) -> Examined:
+    from progress.faces.web import check_web
+    from vnode_backfill.job.open.examine import examine_source
+
+    if only:
+        _check_named(config, only)
+    check_writable(config)
+    check_web(config.ui.host, config.ui.port)
+    found = examine_source(config)
+    return replace(found, findings=(*found.findings, check_planned_slots(with_room_for_workers(config), master)))
+
+
+def _check_named(config: Config, only: Sequence[str]) -> None:
+    from vnode_backfill.job.tables.examine import asked_pattern
+
+    name = TableName(config.mysql.database, config.mysql.table)
+    for text in only:
+        if not asked_pattern(text).matches(name, fold_case=True):
+            raise ConfigError(f"--table {text}: the job has no such table", detail=f"It copies {name} alone.")
+
+
+def plan_facts(found: Examined) -> dict[str, object] | None:
+    """How a table is cut; None if it is refused."""
     if found.plan is None or found.facts is None:
         return None
     return {
@@ -49,17 +94,19 @@ def _plan_facts(found: Examined) -> dict[str, object] | None:
     }
 
 
-def _start_facts(found: Examined) -> dict[str, object] | None:
-    if found.beginning is None:
+def start_facts(beginning: Beginning | None) -> dict[str, object] | None:
+    """Where the job begins; None if that is not known."""
+    if beginning is None:
         return None
-    start = found.beginning.start
+    start = beginning.start
     return {
-        "copies": start.snapshot, "ends": start.bounded, "after": str(found.beginning.first),
+        "copies": start.snapshot, "ends": start.bounded, "after": str(beginning.first),
         "notes": list(start.notes), "warnings": list(start.warnings),
     }  # fmt: skip
 
 
-def _policies(config: Config) -> dict[str, str]:
+def policies(config: Config) -> dict[str, str]:
+    """What the file says about statements that change a table."""
     return {
         "schema_changes": config.schema_changes,
         "dropped_columns": config.dropped_columns,
@@ -67,7 +114,14 @@ def _policies(config: Config) -> dict[str, str]:
     }
 
 
-def _policy_text(config: Config) -> str:
+_PARTITIONS = {
+    DroppedPartitions.DELETE: "lose their rows",
+    DroppedPartitions.KEEP: "keep their rows",
+    DroppedPartitions.REREAD: "make a new copy necessary",
+}
+
+
+def policy_text(config: Config) -> str:
     """What becomes of statements that change the table."""
     if config.schema_changes is SchemaChanges.STOP:
         does = "the job stops before a statement that changes the table, until it is accepted"
@@ -76,12 +130,12 @@ def _policy_text(config: Config) -> str:
     else:
         does = "statements that change the table are followed"
     columns = "kept" if config.dropped_columns is DroppedColumns.KEEP else "dropped from the target"
-    rows = "keep their rows" if config.dropped_partitions is DroppedPartitions.KEEP else "make a new copy necessary"
+    rows = _PARTITIONS[config.dropped_partitions]
     return f"{does}; dropped columns are {columns}, dropped partitions {rows}"
 
 
 def _plan_text(config: Config, found: Examined) -> str:
-    facts = _plan_facts(found)
+    facts = plan_facts(found)
     if facts is None or found.plan is None or found.beginning is None:
         return "refused: nothing was planned"
     from vnode_backfill.job.open.handoff import starting_lines
@@ -98,4 +152,4 @@ def _plan_text(config: Config, found: Examined) -> str:
     follows = f"the log is followed from {found.beginning.first}" + (
         ", until the copy is complete" if start.bounded else ""
     )
-    return "\n".join((copies, follows, _policy_text(config), *starting_lines(start)))
+    return "\n".join((copies, follows, policy_text(config), *starting_lines(start)))

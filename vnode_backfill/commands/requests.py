@@ -19,6 +19,8 @@ from progress.state.report import JobPhase, Report
 from progress.store.store import Loaded, StateStore
 from vnode_backfill.commands.status import find_report, read_report
 from vnode_backfill.commands.stored_job import stored_job
+from vnode_backfill.commands.tables.asked import check_one_table
+from vnode_backfill.commands.tables.requests import ask_tables, asked_vnode_counts, drop_tables, wait_for_tables
 from vnode_backfill.config.job import Config
 from vnode_backfill.config.values import reveal
 from vnode_backfill.delta.storage import Storage
@@ -32,24 +34,24 @@ _MOST_DIGITS = 9
 _OFFSET = re.compile(r"[^/\s]+\.[0-9]+:[0-9]+")
 
 
-def rescale(config: Config, *, workers: int | None, bitmaps: Sequence[str]) -> int:
+def rescale(config: Config, *, workers: int | None, bitmaps: Sequence[str], only: Sequence[str] = ()) -> int:
     """Spread the vnodes over another number of workers, or exactly as the bitmaps say (`0=0-127 1=128-255`)."""
-    store, loaded = writable_job(config)
-    store.check_possible(RequestKind.RESCALE)
-    if bitmaps:
-        assignment = _assignment(bitmaps, loaded.record.vnode_count)
-        _warn_of_slots(config, len(assignment))
-        return ask(
-            store, Request(0, RequestKind.RESCALE, assignment=assignment), f"{len(assignment)} workers, as given"
-        )
-    if workers is None:
+    counts = set(_vnode_counts(config, only))
+    if not bitmaps and workers is None:
         raise ConfigError("rescale needs --workers or --bitmap", hint="For example: rescale --workers 8")
-    split_evenly(loaded.record.vnode_count, workers)
+    if bitmaps:
+        made = {count: _assignment(bitmaps, count) for count in counts}
+        _warn_of_slots(config, len(bitmaps))
+        what = f"{len(bitmaps)} workers, as given"
+        return _ask(config, only, lambda count: Request(0, RequestKind.RESCALE, assignment=made[count]), what)
+    assert workers is not None
+    for count in counts:
+        split_evenly(count, workers)
     _warn_of_slots(config, workers)
-    return ask(store, Request(0, RequestKind.RESCALE, workers=workers), f"{workers} workers")
+    return _ask(config, only, Request(0, RequestKind.RESCALE, workers=workers), f"{workers} workers")
 
 
-def throttle(config: Config, *, rows_per_second: int | None) -> int:
+def throttle(config: Config, *, rows_per_second: int | None, only: Sequence[str] = ()) -> int:
     """Limit the snapshot of the whole job; None takes the limit away, 0 pauses it. The log is still captured."""
     if rows_per_second is not None and not 0 <= rows_per_second <= MOST_ROWS_PER_SECOND:
         raise ConfigError(
@@ -57,36 +59,40 @@ def throttle(config: Config, *, rows_per_second: int | None) -> int:
             hint="0 pauses the snapshot; `throttle --off` takes the limit away.",
         )
     text = "no limit" if rows_per_second is None else f"{rows_per_second:,} rows/s"
-    return ask(writable_job(config)[0], Request(0, RequestKind.RATE_LIMIT, rows_per_second=rows_per_second), text)
+    return _ask(config, only, Request(0, RequestKind.RATE_LIMIT, rows_per_second=rows_per_second), text)
 
 
-def pause(config: Config) -> int:
-    return ask(writable_job(config)[0], Request(0, RequestKind.PAUSE), "the snapshot waits, the log does not")
+def pause(config: Config, *, only: Sequence[str] = ()) -> int:
+    return _ask(config, only, Request(0, RequestKind.PAUSE), "the snapshot waits, the log does not")
 
 
-def resume(config: Config, *, accept: str | None = None) -> int:
+def resume(config: Config, *, accept: str | None = None, only: Sequence[str] = ()) -> int:
     """Continue the snapshot; with `accept`, let the job pass the statement at that offset instead."""
     if accept is None:
-        return ask(writable_job(config)[0], Request(0, RequestKind.RESUME), "the snapshot continues")
+        return _ask(config, only, Request(0, RequestKind.RESUME), "the snapshot continues")
     if not _OFFSET.fullmatch(accept):
         raise ConfigError(
             f"--accept {accept}: expected the offset of a statement, FILE:POS",
             hint="`vnode-backfill status` shows it, as in binlog.000042:1234.",
         )
-    request = Request(0, RequestKind.RESUME, accept=accept)
-    return ask(writable_job(config)[0], request, f"the statement at {accept} is accepted")
+    return _ask(config, only, Request(0, RequestKind.RESUME, accept=accept), f"the statement at {accept} is accepted")
 
 
-def stop(config: Config) -> int:
-    """Stop the running driver at a SyncCheckpoint; refused where none runs, because the next one would stop at once."""
-    store, _ = writable_job(config)
-    if store.current_lease() is None:
+def stop(config: Config, *, only: Sequence[str] = ()) -> int:
+    """Stop the running driver at a SyncCheckpoint; refused where none runs, because the next one would stop at once.
+
+    Of some tables of a job of many: they stop, and the driver continues with the others.
+    """
+    if not config.many and writable_job(config)[0].current_lease() is None:
         raise StateError(f"nobody drives job {config.job} now, so there is nothing to stop")
-    return ask(store, Request(0, RequestKind.STOP), "everything captured is applied first")
+    return _ask(config, only, Request(0, RequestKind.STOP), "everything captured is applied first")
 
 
-def drop(config: Config, *, say: Callable[[str], None] = print) -> int:
+def drop(config: Config, *, only: Sequence[str] = (), say: Callable[[str], None] = print) -> int:
     """Remove a job's state and buffer after naming what goes. The target is never touched."""
+    if config.many:
+        return drop_tables(config, only, say=say)
+    check_one_table(config, only)
     store, loaded = writable_job(config)
     buffer = buffer_path(config)
     say(f"removing the state of job {config.job} in {store.folder}")
@@ -101,12 +107,15 @@ def drop(config: Config, *, say: Callable[[str], None] = print) -> int:
     return 0
 
 
-def wait(config: Config, *, timeout: timedelta | None, pause_seconds: float = 1.0) -> int:
+def wait(config: Config, *, timeout: timedelta | None, pause_seconds: float = 1.0, only: Sequence[str] = ()) -> int:
     """Return 0 once the job is live; raise if it failed or stopped before, or the time is over.
 
     A job that was only just started does not exist until its plan is made, so it is waited for as well; but not for
     ever: without a timeout a mistyped name must not hang.
     """
+    if config.many:
+        return wait_for_tables(config, only, timeout=timeout, pause_seconds=pause_seconds)
+    check_one_table(config, only)
     ends = None if timeout is None else time.monotonic() + timeout.total_seconds()
     while ends is not None and time.monotonic() < ends:
         report = find_report(config)
@@ -150,6 +159,25 @@ def _warn_of_slots(config: Config, workers: int) -> None:
             f"time; the running session has {slots}, so they wait in turn and epochs become longer",
             file=sys.stderr,
         )
+
+
+def _ask(config: Config, only: Sequence[str], request: Request | Callable[[int], Request], what: str) -> int:
+    """Ask the job, or the tables of it that --table means."""
+    if config.many:
+        return ask_tables(config, only, request, what)
+    check_one_table(config, only)
+    store, loaded = writable_job(config)
+    return ask(store, request if isinstance(request, Request) else request(loaded.record.vnode_count), what)
+
+
+def _vnode_counts(config: Config, only: Sequence[str]) -> Sequence[int]:
+    """How many vnodes the job, or each table that is meant, has; refused where one executor cannot be rescaled."""
+    if config.many:
+        return tuple(asked_vnode_counts(config, only).values())
+    check_one_table(config, only)
+    store, loaded = writable_job(config)
+    store.check_possible(RequestKind.RESCALE)
+    return (loaded.record.vnode_count,)
 
 
 def ask(store: StateStore, request: Request, what: str) -> int:

@@ -12,6 +12,8 @@ from decimal import Decimal, InvalidOperation
 
 from progress.state.backfill_state import Request, RequestKind
 from vnode_backfill.commands.requests import ask, writable_job
+from vnode_backfill.commands.tables.asked import check_one_table
+from vnode_backfill.commands.tables.requests import ask_tables, the_one_table
 from vnode_backfill.config.job import Config
 from vnode_backfill.words.bitmap import VnodeBitmap
 from vnode_backfill.words.errors import ConfigError
@@ -19,12 +21,20 @@ from vnode_backfill.words.key import Key, KeyKind, KeyPart, KeyValue
 from vnode_backfill.words.key_range import Bound, SplitPlan, bound_of
 
 
-def resnapshot(config: Config, *, only: str | None, where_key: str | None, everything: bool) -> int:
+def resnapshot(
+    config: Config, *, only: str | None, where_key: str | None, everything: bool, tables: Sequence[str] = ()
+) -> int:
     """Read chosen vnodes, a stretch of keys, or the whole table again; what the sink holds of them is replaced."""
-    store, loaded = writable_job(config)
-    store.check_possible(RequestKind.RESNAPSHOT)
     if sum((only is not None, where_key is not None, everything)) != 1:
         raise ConfigError("resnapshot needs exactly one of --only, --where-key, --all")
+    if not config.many:
+        check_one_table(config, tables)
+    elif (part := the_one_table(config, tables)) is not None:
+        config = part
+    else:
+        return _of_several(config, tables, only=only, where_key=where_key)
+    store, loaded = writable_job(config)
+    store.check_possible(RequestKind.RESNAPSHOT)
     count = loaded.record.vnode_count
     if everything:
         request = Request(0, RequestKind.RESNAPSHOT, vnodes=frozenset(VnodeBitmap.full(count)), extend=True)
@@ -46,6 +56,19 @@ def resnapshot(config: Config, *, only: str | None, where_key: str | None, every
     outside = _reaches_outside(loaded.plan, low, high)
     request = Request(0, RequestKind.RESNAPSHOT, ordinals=ordinals, extend=outside)
     return ask(store, request, f"{len(ordinals)} ranges" + (" and the keys outside the plan" if outside else ""))
+
+
+def _of_several(config: Config, tables: Sequence[str], *, only: str | None, where_key: str | None) -> int:
+    """The same of several tables. They share no key, and a vnode of one has nothing to do with that of another."""
+    if where_key is not None:
+        raise ConfigError("--where-key needs one table: tables share no key", hint="Name it with --table.")
+    if only is not None:
+        raise ConfigError("--only needs one table: each has its own vnodes", hint="Name it with --table, or use --all.")
+
+    def whole(count: int) -> Request:
+        return Request(0, RequestKind.RESNAPSHOT, vnodes=frozenset(VnodeBitmap.full(count)), extend=True)
+
+    return ask_tables(config, tables, whole, "whole tables, keys that came after planning included")
 
 
 def _stretch(config: Config, plan: SplitPlan, text: str) -> tuple[Bound, Bound]:

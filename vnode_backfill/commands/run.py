@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -11,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from progress.state.backfill_state import Request, RequestKind
+from vnode_backfill.commands.say import say
 from vnode_backfill.commands.stored_job import with_room_for_workers
 from vnode_backfill.config.job import Config, Executor
 from vnode_backfill.job.open.locations import owner, state_store
@@ -46,6 +46,10 @@ def run(
 
     A job that only copies ends by itself, whatever `until` says; run again, it says where it ended and does nothing.
     """
+    if config.many:
+        from vnode_backfill.commands.tables.run import run_tables
+
+        return run_tables(config, until=until, master=master, face=face, asked_workers=asked_workers, verbose=verbose)
     from vnode_backfill.job.open import handoff
     from vnode_backfill.job.open.writable import check_writable
     from vnode_backfill.spark.session import session_starting
@@ -53,7 +57,7 @@ def run(
     if (ended := handoff.read_handoff(config, config.job)) is not None:
         return _hand_over(config, ended)
     if gone := _table_that_ended(config):
-        _say(gone)
+        say(gone)
         return 0
     _refuse_several(config, vnodes=asked_vnodes, workers=asked_workers)
     check_writable(config)
@@ -71,11 +75,11 @@ def run(
             opened = _open_patiently(
                 config,
                 lambda: open_configured(
-                    config, asked_vnodes=asked_vnodes, say=_say,
+                    config, asked_vnodes=asked_vnodes, say=say,
                     before_writing=session.required,
                 ),
             )  # fmt: skip
-            _say(*handoff.starting_lines(opened.start))
+            say(*handoff.starting_lines(opened.start))
             _ask_for_workers(opened, asked_workers)
             try:
                 say_once(config, opened)
@@ -89,10 +93,9 @@ def run(
             finally:
                 opened.store.release()
     if failure is not None:
-        print(f"vnode-backfill: {_as_error(failure)}", file=sys.stderr)
-        return 1
+        raise _as_error(failure)
     if isinstance(ending, Ended):
-        _say(_table_that_ended(config))
+        say(_table_that_ended(config))
         return 0
     ended = handoff.read_handoff(config, config.job) if opened.start.bounded else None
     return 0 if ended is None else _hand_over(config, ended)
@@ -103,7 +106,7 @@ def _renewed(config: Config, store: StateStore, ending: NewCopy) -> Opened:
     from vnode_backfill.job.open.renew import renew
 
     opened = renew(config, store, ending.reason)
-    _say(*handoff.starting_lines(opened.start))
+    say(*handoff.starting_lines(opened.start))
     return opened
 
 
@@ -139,7 +142,7 @@ def _open_patiently(config: Config, open_job: Callable[[], Opened]) -> Opened:
             attempt += 1
             if not error.retryable or attempt > limits.retries or not state_store(config).exists():
                 raise
-            _say(f"{error.message}; attempt {attempt} of {limits.retries + 1} failed")
+            say(f"{error.message}; attempt {attempt} of {limits.retries + 1} failed")
             time.sleep(limits.pause(attempt))
 
 
@@ -178,15 +181,19 @@ def _run_opened(
     )  # fmt: skip
     job = job_of(services, opened, watch)
     session.watch.excused = lambda: job.is_stopping
-    _, failure = job.run(Until.LIVE if opened.start.bounded else until)
+    state, failure = job.run(Until.LIVE if opened.start.bounded else until)
     description = configured_sink(config)
     if job.leaves_tasks and not description.fences_drivers:
         # They look at the lease. The next driver waits until it has run out.
         opened.store.leave_lease()
     services.sink.close()
-    _say(*description.last_words(services.sink))
-    # Asked to stop, the job stays before the statement. The next run meets it again.
-    return failure, None if job.is_stopping and isinstance(job.ending, NewCopy) else job.ending
+    say(*description.last_words(services.sink))
+    if not isinstance(job.ending, NewCopy):
+        return failure, job.ending
+    # Asked to stop, the job stays before the statement. The next run meets it again. A request to stop that came after
+    # the last commit is acknowledged by nobody yet: the new copy begins, and stops by it.
+    waits = any(request.kind is RequestKind.STOP for request in opened.store.unacknowledged(state))
+    return failure, None if job.is_stopping and not waits else job.ending
 
 
 def _refuse_several(config: Config, **asked: int | None) -> None:
@@ -202,13 +209,8 @@ def _refuse_several(config: Config, **asked: int | None) -> None:
 def _hand_over(config: Config, ended: StoredHandoff) -> int:
     from vnode_backfill.job.open import handoff
 
-    _say(*handoff.end_lines(config, ended, handoff.write_handoff(config, ended)))
+    say(*handoff.end_lines(config, ended, handoff.write_handoff(config, ended)))
     return 0
-
-
-def _say(*lines: str) -> None:
-    for line in lines:
-        print(f"vnode-backfill: {line}", file=sys.stderr)
 
 
 def say_once(config: Config, opened: Opened) -> None:
@@ -219,7 +221,7 @@ def say_once(config: Config, opened: Opened) -> None:
     if not notices.is_settled(config, record.name, record.id):
         lines = notices.lines(opened.table, record.definition)
         if lines is not None:
-            _say(*lines)
+            say(*lines)
             notices.settle(config, record.name, record.id)
 
 
@@ -229,7 +231,7 @@ def _say_of_slots(config: Config, session: SparkSession) -> None:
 
     found = check_slots(config, session_slots(session.sparkContext))
     if found.level is Level.WARNING:
-        _say(f"warning: {found.fact}", f"hint: {found.fix}")
+        say(f"warning: {found.fact}", f"hint: {found.fix}")
 
 
 def _ask_for_workers(opened: Opened, asked: int | None) -> None:

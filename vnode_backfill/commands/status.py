@@ -3,50 +3,53 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from progress.state.report import Observed, Report, Subject, report_of
 from progress.store.lease import Lease
 from progress.store.observed import ObservedFile
+from vnode_backfill.commands.tables.asked import check_one_table, no_such_job
+from vnode_backfill.commands.tables.status import find_tables_report
 from vnode_backfill.config.job import Config
 from vnode_backfill.config.values import reveal
 from vnode_backfill.job.open.locations import state_folder, state_store
-from vnode_backfill.job.open.writable import check_state_readable
-from vnode_backfill.words.errors import StateError
 
 
-def status(config: Config, *, as_json: bool, per_vnode: bool, watch: bool) -> int:
-    """The report from the state tables alone; works whether a driver runs or not."""
+def status(config: Config, *, as_json: bool, per_vnode: bool, watch: bool, only: Sequence[str] = ()) -> int:
+    """The report from the state tables alone; works whether a driver runs or not.
+
+    `only` are the tables of a job of many that are shown.
+    """
     from progress.faces.terminal import open_view, status_text
 
     if watch:
         view = open_view("json-lines" if as_json else "terminal")
         try:
             while True:
-                view.show(read_report(config))
+                view.show(read_report(config, only))
                 time.sleep(1.0)
         except KeyboardInterrupt:
             view.close()
             return 0
-    report = read_report(config)
+    report = read_report(config, only)
     print(report.to_json(per_vnode=per_vnode) if as_json else status_text(report, per_vnode=per_vnode))
     return 0
 
 
-def read_report(config: Config) -> Report:
+def read_report(config: Config, only: Sequence[str] = ()) -> Report:
     """The newest report; raises if there is no such job."""
-    report = find_report(config)
+    report = find_report(config, only)
     if report is None:
-        check_state_readable(config)
-        raise StateError(
-            f"there is no job {config.job} in {config.state.path}",
-            hint="Start it with `vnode-backfill run --config …`, or check job and state.path.",
-        )
+        raise no_such_job(config)
     return report
 
 
-def find_report(config: Config) -> Report | None:
+def find_report(config: Config, only: Sequence[str] = ()) -> Report | None:
     """The newest report; None if there is no such job."""
+    if config.many:
+        return find_tables_report(config, only)
+    check_one_table(config, only)
     found = state_store(config).status_snapshot()
     if found is None:
         return None

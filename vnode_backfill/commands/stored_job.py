@@ -6,6 +6,7 @@ from progress.store.store import Loaded, StateStore
 from vnode_backfill.config.job import Config
 from vnode_backfill.job.open.locations import state_store
 from vnode_backfill.job.open.writable import check_state_readable
+from vnode_backfill.job.tables.parts import tables_store
 from vnode_backfill.words.errors import StateError
 
 
@@ -21,6 +22,10 @@ def stored_job(config: Config) -> tuple[StateStore, Loaded]:
 
 def with_room_for_workers(config: Config) -> Config:
     """The configuration by which a session is sized: a job that was rescaled has more workers than its file says."""
-    found = state_store(config).status_snapshot()
-    workers = len(found.state.assignment) if found else 0
+    if config.many:
+        shown = tables_store(config).shown(lambda names: names)
+        workers = max((len(each.state.assignment) for each in shown.tables.values()), default=0) if shown else 0
+    else:
+        found = state_store(config).status_snapshot()
+        workers = len(found.state.assignment) if found else 0
     return config.model_copy(update={"workers": max(config.workers, workers)})

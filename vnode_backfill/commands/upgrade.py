@@ -17,13 +17,18 @@ only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 from progress.store.job_rows import JobRecord
+from progress.store.lease import Lease
 from progress.store.store import StateStore
 from vnode_backfill.commands.compact import check_walked
 from vnode_backfill.commands.requests import writable_job
+from vnode_backfill.commands.tables.asked import check_one_table
+from vnode_backfill.commands.tables.upkeep import upgrade_tables
 from vnode_backfill.config.job import Config, MergeMode
 from vnode_backfill.job.open.known_table import shape_in_sink
 from vnode_backfill.job.open.opened import acquire, held_lease
@@ -32,24 +37,45 @@ from vnode_backfill.sinks.delta.sink import DeltaSink
 from vnode_backfill.words.errors import StateError
 
 
-def upgrade(config: Config, *, merge: MergeMode, say: Callable[[str], None] = print) -> int:
-    """Turn the target over; refused while a driver runs. A second call changes nothing."""
+def upgrade(config: Config, *, merge: MergeMode, only: Sequence[str] = (), say: Callable[[str], None] = print) -> int:
+    """Turn the target over; refused while a driver runs. A second call changes nothing.
+
+    `only` are the tables of a job of many whose targets are meant.
+    """
+    if config.many:
+        return upgrade_tables(config, only, partial(_turn_over, merge), say)
+    check_one_table(config, only)
     store, _ = writable_job(config)
     acquire(config, store)
     try:
-        loaded = store.load()
-        if loaded is None:
-            raise StateError(f"job {config.job} vanished from {config.state.path}")
-        sink = configured_sink(config).turned_over(loaded.record, held_lease(store), merge)
-        sink.use(shape_in_sink(loaded))
-        if merge is MergeMode.VECTORS:
-            _to_vectors(sink, store, loaded.record, say)
-        else:
-            check_walked(loaded)
-            _to_rewrite(sink, store, loaded.record, say)
+        _turn_over(merge, config, store, store, say)
     finally:
         store.release()
     return 0
+
+
+def _turn_over(
+    merge: MergeMode, config: Config, store: StateStore, leased: HoldsLease, say: Callable[[str], None]
+) -> None:
+    loaded = store.load()
+    if loaded is None:
+        raise StateError(f"job {config.job} vanished from {config.state.path}")
+    sink = configured_sink(config).turned_over(loaded.record, held_lease(store), merge)
+    sink.use(shape_in_sink(loaded))
+    if merge is MergeMode.VECTORS:
+        _to_vectors(sink, store, loaded.record, say)
+    else:
+        check_walked(loaded)
+        _to_rewrite(sink, store, loaded.record, Renewing(leased), say)
+
+
+class HoldsLease(Protocol):
+    """A job's store, or that of all tables of one."""
+
+    @property
+    def lease(self) -> Lease | None: ...
+
+    def renew(self) -> Lease: ...
 
 
 @dataclass
@@ -59,11 +85,13 @@ class Renewing:
     It raises if another driver took over.
     """
 
-    store: StateStore
+    store: HoldsLease
     renewed: float = 0.0
 
     def __call__(self) -> bool:
-        every = held_lease(self.store).duration.total_seconds() / 3
+        held = self.store.lease
+        # Without one, renewing says why.
+        every = held.duration.total_seconds() / 3 if held else 0.0
         if time.monotonic() - self.renewed >= every:
             self.store.renew()
             self.renewed = time.monotonic()
@@ -79,11 +107,12 @@ def _to_vectors(sink: DeltaSink, store: StateStore, record: JobRecord, say: Call
         say("nothing to do: rows are changed by deletion vectors already")
 
 
-def _to_rewrite(sink: DeltaSink, store: StateStore, record: JobRecord, say: Callable[[str], None]) -> None:
+def _to_rewrite(
+    sink: DeltaSink, store: StateStore, record: JobRecord, renewing: Renewing, say: Callable[[str], None]
+) -> None:
     if not sink.has_vectors and not record.has_vectors:
         say("nothing to do: files are written again already")
         return
-    renewing = Renewing(store)
     _fold_all(sink, renewing, say)
     while not sink.drop_vectors():
         _fold_all(sink, renewing, say)

@@ -2,44 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from vnode_backfill.commands.stored_job import stored_job
+from vnode_backfill.commands.tables.asked import check_one_table
+from vnode_backfill.commands.tables.verify import OpenSession, verify_tables
 from vnode_backfill.config.job import Config
 from vnode_backfill.job.open.locations import state_store
 from vnode_backfill.job.sink.configured import configured_sink
-from vnode_backfill.job.sink.description import Comparing
+from vnode_backfill.job.sink.description import Comparing, Verdict
 from vnode_backfill.words.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
     from consume_upstream.upstream_table import UpstreamTable
     from progress.store.store import Loaded
+    from vnode_backfill.job.sink.description import Verdict
     from vnode_backfill.spark.session import StartingSession
     from vnode_backfill.verify.pace import SourcePace
     from vnode_backfill.verify.table import JobProgress
 
 
-def verify(config: Config, *, master: str | None, as_json: bool, verbose: bool = False) -> int:
-    """Compare source and target; exit code 1 if they differ."""
-    _, loaded = stored_job(config)
+def verify(
+    config: Config, *, master: str | None, as_json: bool, verbose: bool = False, only: Sequence[str] = ()
+) -> int:
+    """Compare source and target; exit code 1 if they differ. `only` are the tables of a job of many that are compared."""
     if config.limits.rows_per_second == 0:
         raise ConfigError(
             "limits.rows_per_second is 0: verify may read nothing from the source",
             hint="Set how many rows a second it may read, or leave the key out.",
         )
-    verdict = configured_sink(config).verify(
+    if config.many:
+        session = partial(_session, config, master, quiet=not verbose)
+        return verify_tables(config, only, session=session, compare=_verdict, as_json=as_json)
+    check_one_table(config, only)
+    verdict = compare(config, master=master, verbose=verbose)
+    print(verdict.json if as_json else verdict.text)
+    return 0 if verdict.equal else 1
+
+
+def compare(config: Config, *, master: str | None, verbose: bool = False) -> Verdict:
+    """Compare source and target of one table."""
+    return _verdict(config, partial(_session, config, master, quiet=not verbose))
+
+
+def _verdict(config: Config, session: OpenSession) -> Verdict:
+    """Compare one table."""
+    _, loaded = stored_job(config)
+    return configured_sink(config).verify(
         Comparing(
             loaded,
-            session=partial(_session, config, master, quiet=not verbose),
+            session=session,
             source=partial(_source, config, loaded),
             progress=partial(_progress, config),
         )
     )
-    print(verdict.json if as_json else verdict.text)
-    return 0 if verdict.equal else 1
 
 
 def _session(config: Config, master: str | None, *, quiet: bool) -> AbstractContextManager[StartingSession]:

@@ -6,12 +6,13 @@ YAML path.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from pydantic import Field, Strict, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, Strict, ValidationInfo, field_validator
 
 from vnode_backfill.config.values import (
     Flag,
@@ -84,9 +85,17 @@ DevicePath = Annotated[
 ]
 TABLE_NAME = r"(?!(?i:time|timestamp|root|information_schema)$)[A-Za-z_\u4e00-\u9fff][A-Za-z0-9_\u4e00-\u9fff]*"
 """What the server accepts as the name of a database and of a table in every call; statements alone accept more."""
-TableName = Annotated[
-    str, matching(TABLE_NAME, "a name of letters, digits and _, not time, timestamp, root or information_schema")
-]
+_TABLE_NAMES = "must be a name of letters, digits and _, not time, timestamp, root or information_schema"
+
+
+def _table_template(value: str) -> str:
+    """{database} and {table} may be in it; what replaces them is a name of such letters, too."""
+    if not re.fullmatch(TABLE_NAME, re.sub(r"\{(?:database|table)\}", "x", value)):
+        raise ValueError(_TABLE_NAMES)
+    return value
+
+
+TableTemplate = Annotated[str, AfterValidator(_table_template)]
 
 
 class IotdbSinkConfig(PasswordSection):
@@ -99,8 +108,8 @@ class IotdbSinkConfig(PasswordSection):
     timeout: Timeout = timedelta(seconds=60)
     model: IotdbModel = IotdbModel.TREE
     device: Annotated[DevicePath | None, Field(validate_default=True)] = None
-    database: Annotated[TableName | None, Field(validate_default=True)] = None
-    table: TableName | None = None
+    database: Annotated[TableTemplate | None, Field(validate_default=True)] = None
+    table: TableTemplate | None = None
     tags: Annotated[tuple[Text, ...], Field(validate_default=True)] = ()
     time: TimeColumn
     include: tuple[Text, ...] = ()
@@ -165,11 +174,4 @@ class IotdbSinkConfig(PasswordSection):
         gone = [c for c in value if c in exclude or (include and c not in include and c not in tags)]
         if gone:
             raise ValueError(f"must not name columns that are left out: {', '.join(gone)}")
-        return value
-
-    @field_validator("rename")
-    @classmethod
-    def _to_different_names(cls, value: Mapping[str, str]) -> Mapping[str, str]:
-        if len(set(value.values())) < len(value):
-            raise ValueError("must not give two columns one name")
         return value

@@ -13,12 +13,10 @@ effect.
 from __future__ import annotations
 
 import os
-import posixpath
 import random
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
@@ -27,6 +25,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
+    PrivateAttr,
     SecretStr,
     Strict,
     ValidationError,
@@ -36,7 +35,21 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from vnode_backfill.config.choices import (
+    DroppedColumns,
+    DroppedPartitions,
+    Executor,
+    MergeMode,
+    NewTables,
+    SchemaChanges,
+    StartupMode,
+    TlsVerify,
+    ZeroDates,
+)
 from vnode_backfill.config.iotdb import IotdbSinkConfig
+from vnode_backfill.config.table_entries import Pattern, TableEntry
+from vnode_backfill.config.table_faults import faults_of_sink, faults_of_source
+from vnode_backfill.config.targets import folder_of
 from vnode_backfill.config.values import (
     Count,
     CountOrZero,
@@ -65,80 +78,19 @@ from vnode_backfill.config.values import (
 from vnode_backfill.config.yaml_file import config_error, explain, override, read_yaml
 from vnode_backfill.words.units import MB, format_duration
 
+__all__ = [
+    "KEY_CACHE", "TARGET_FILE_SIZE", "TARGET_RETENTION", "VECTORS_RETENTION", "BufferConfig", "CdcConfig", "Config",
+    "DeltaSinkConfig", "DroppedColumns", "DroppedPartitions", "EpochConfig", "Executor", "LimitsConfig", "MergeMode",
+    "MySqlConfig", "NewTables", "QueryCheck", "ReplicaCheck", "SchemaChanges", "SinkConfig", "SpecificConfig",
+    "StartupMode", "StateConfig", "StorageConfig", "TableEntry", "ThrottleConfig", "TlsConfig", "TlsVerify", "UiConfig",
+    "ZeroDates", "check_config", "load_config",
+]  # fmt: skip
+
 TARGET_FILE_SIZE = 128 * MB
 TARGET_RETENTION = timedelta(days=7)
 VECTORS_RETENTION = timedelta(hours=6)
 """At one commit a second, seven days of superseded entries are six million, and opening the table takes seconds."""
 KEY_CACHE = 1000 * MB
-
-
-class StartupMode(StrEnum):
-    """Where a job begins when it has saved no progress."""
-
-    INITIAL = "initial"
-    """Copy the table, then follow the log: one job."""
-    LATEST = "latest"
-    """Follow the log from now; copy nothing."""
-    SPECIFIC = "specific"
-    """Follow the log from a given position, GTID set, or another job's handoff; copy nothing."""
-    EARLIEST = "earliest"
-    """Follow the log from the oldest position the server holds; copy nothing."""
-    TIMESTAMP = "timestamp"
-    """Follow the log from a moment; copy nothing."""
-    SNAPSHOT = "snapshot"
-    """Copy the table to one consistent offset, store it as the handoff, and end."""
-
-
-class Executor(StrEnum):
-    """How the table is copied: by vnodes over many workers, or by one reader in the server's own order."""
-
-    PARALLEL = "parallel"
-    SINGLE = "single"
-
-
-class MergeMode(StrEnum):
-    """How rows of a Delta target are changed: deletion vectors beside its files, or files written again."""
-
-    VECTORS = "vectors"
-    REWRITE = "rewrite"
-
-
-class ZeroDates(StrEnum):
-    """What becomes of `0000-00-00` and its like, which no target can hold."""
-
-    NULL = "null"
-    ERROR = "error"
-
-
-class SchemaChanges(StrEnum):
-    """What a job does at a statement that changes its table."""
-
-    FOLLOW = "follow"
-    STOP = "stop"
-    """Stop before the statement, until somebody accepts it."""
-
-
-class DroppedColumns(StrEnum):
-    """What becomes of a column in the target once the source has dropped it."""
-
-    KEEP = "keep"
-    DROP = "drop"
-
-
-class DroppedPartitions(StrEnum):
-    """What becomes of rows in the target whose partition the source has dropped or truncated."""
-
-    KEEP = "keep"
-    REREAD = "reread"
-    """The whole table is copied again."""
-
-
-class TlsVerify(StrEnum):
-    """What of the server's certificate is checked: issuer and host name, issuer only, nothing."""
-
-    IDENTITY = "identity"
-    CA = "ca"
-    NONE = "none"
 
 
 class TlsConfig(TlsSection):
@@ -179,6 +131,10 @@ class CdcConfig(Section):
         return value
 
 
+_OR_TABLES = PlainSerializer(lambda name: name or None)
+"""An empty name is a key that was not given."""
+
+
 class MySqlConfig(PasswordSection):
     yaml_path: ClassVar[str] = "mysql"
 
@@ -186,8 +142,11 @@ class MySqlConfig(PasswordSection):
     port: Port = 3306
     user: User
     tls: TlsConfig = TlsConfig()
-    database: Text
-    table: Text
+    database: Annotated[Text, _OR_TABLES] = ""
+    table: Annotated[Text, _OR_TABLES] = ""
+    tables: tuple[TableEntry, ...] = ()
+    exclude: tuple[Pattern, ...] = ()
+    new_tables: NewTables = NewTables.ADD
     server_id_range: Annotated[ServerIdRange, PlainValidator(ServerIdRange.parse), PlainSerializer(str)] = (
         ServerIdRange(5400, 5499)
     )
@@ -197,10 +156,17 @@ class MySqlConfig(PasswordSection):
     watermark_table: Annotated[Text, matching(r"[^.`]+\.[^.`]+", "database.table")] | None = None
     cdc: CdcConfig = CdcConfig()
 
+    @model_validator(mode="after")
+    def _one_table_or_many(self) -> Self:
+        if pairs := faults_of_source(self):
+            raise PydanticCustomError("pairs", "values exclude each other", {"pairs": pairs})
+        return self
+
 
 class EpochConfig(Section):
     backfill: Duration = timedelta(seconds=10)
     live: Duration = timedelta(seconds=1)
+    cut: Duration | None = None
 
 
 class QueryCheck(Section):
@@ -295,6 +261,7 @@ class UiConfig(Section):
     host: Host = "127.0.0.1"
     port: Annotated[int, Strict(), between(0, 65535)] = 8321
     stalled_after: Duration = timedelta(minutes=10)
+    table_metrics: Flag = True
 
 
 def _workers_of(data: Mapping[str, object]) -> int:
@@ -315,13 +282,31 @@ class Config(Section):
     zero_dates: ZeroDates = ZeroDates.NULL
     schema_changes: SchemaChanges = SchemaChanges.FOLLOW
     dropped_columns: DroppedColumns = DroppedColumns.KEEP
-    dropped_partitions: DroppedPartitions = DroppedPartitions.REREAD
+    dropped_partitions: DroppedPartitions = DroppedPartitions.DELETE
     epoch: EpochConfig = EpochConfig()
     limits: LimitsConfig = LimitsConfig()
     buffer: BufferConfig = BufferConfig()
     storage: StorageConfig = StorageConfig()
     ui: UiConfig = UiConfig()
     spark: Options = Field(default_factory=dict)
+
+    _whole: tuple[str, str] | None = PrivateAttr(default=None)
+
+    @property
+    def whole(self) -> tuple[str, str] | None:
+        """State path and name of the job of many tables that this one is a part of; None for a job of its own."""
+        return self._whole
+
+    def as_part_of(self, whole: Config, name: str, path: str) -> Config:
+        """This configuration of one table, as a part of a job of many: its state is below `path`."""
+        part = self.model_copy(update={"job": name, "state": self.state.model_copy(update={"path": path})})
+        part._whole = (whole.state.path, whole.job)
+        return part
+
+    @property
+    def many(self) -> bool:
+        """Whether the job copies the tables of `mysql.tables`; `config.tables.table_config` describes each of them."""
+        return bool(self.mysql.tables)
 
     @property
     def merge_mode(self) -> MergeMode:
@@ -356,8 +341,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _pairs_across_sections(self) -> Self:
-        pairs = _overlapping_paths(self)
+        pairs = [*_overlapping_paths(self), *faults_of_sink(self)]
         ids, readers = self.mysql.server_id_range, self.limits.log_readers
+        if self.epoch.cut is not None and not self.many:
+            pairs.append(("epoch.cut", "is allowed only with mysql.tables: the target of one table is always a cut"))
         if ids.count < readers:
             pairs.append(("mysql.server_id_range", f"is {ids}; must hold limits.log_readers ids, which is {readers}"))
         if pairs:
@@ -372,12 +359,16 @@ def load_config(
 
     `overrides` is what the command line gave, `{"vnodes": 64, "ui.port": None}`; None leaves the file's value.
     """
-    values = override(read_yaml(path, os.environ if env is None else env), overrides or {})
+    return check_config(override(read_yaml(path, os.environ if env is None else env), overrides or {}), path)
+
+
+def check_config(values: Mapping[str, object], where: Path | str) -> Config:
+    """Check the keys of a file, or of whatever `where` names; every mistake found raises one ConfigError."""
     try:
         return Config.model_validate(values)
     except ValidationError as error:
         mistakes = [mistake for item in error.errors() for mistake in explain(item, Config)]
-    raise config_error(mistakes, path)
+    raise config_error(mistakes, where)
 
 
 def _overlapping_paths(config: Config) -> list[tuple[str, str]]:
@@ -388,14 +379,9 @@ def _overlapping_paths(config: Config) -> list[tuple[str, str]]:
         "sink.delta.path": delta.path if delta else None,
         "sink.iotdb.dead_letter": iotdb.dead_letter if iotdb else None,
     }
-    given = [(name, path, _folder(path)) for name, path in paths.items() if path is not None]
+    given = [(name, path, folder_of(path)) for name, path in paths.items() if path is not None]
     return [
         (name, f"is {path}; must not be inside {other}, which is {other_path}, nor hold it")
         for (name, path, folder), (other, other_path, other_folder) in combinations(given, 2)
         if folder.startswith(other_folder) or other_folder.startswith(folder)
     ]
-
-
-def _folder(path: str) -> str:
-    scheme, sign, rest = path.rpartition("://")
-    return f"{scheme}{sign}{posixpath.normpath(rest)}/"

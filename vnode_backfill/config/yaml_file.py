@@ -119,7 +119,7 @@ def explain(error: ErrorDetails, root: type[BaseModel]) -> list[Mistake]:
     return [Mistake(path, f"{shown}; {_demand(error)}")]
 
 
-def config_error(mistakes: Sequence[Mistake], path: Path) -> ConfigError:
+def config_error(mistakes: Sequence[Mistake], path: Path | str) -> ConfigError:
     """Make one error of all mistakes: the first is the message, the whole list the detail."""
     if len(mistakes) == 1:
         return ConfigError(str(mistakes[0]), detail=f"in {path}", hint=_HINT)

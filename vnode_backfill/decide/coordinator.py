@@ -37,31 +37,22 @@ from dataclasses import replace
 from progress.state.backfill_state import (
     BackfillState,
     Failure,
-    Intent,
     Request,
     RequestKind,
-    check_laws,
 )
 from progress.state.barriers import CdcTableBackfillProgress, CreateMviewProgress
 from progress.state.report import NOTHING_IN_HAND
 from vnode_backfill.decide.coordination import Coordinator, Stage
-from vnode_backfill.decide.end_of_epoch import NOTHING_COLLECTED, after_epoch
-from vnode_backfill.decide.follow_statement import (
-    after_statement,
-    before_statement,
-    schema_at_end,
-    set_aside,
-    unexplained,
-)
-from vnode_backfill.decide.honour_requests import controlled, honour, set_ranges_back
+from vnode_backfill.decide.end_of_epoch import NOTHING_COLLECTED
+from vnode_backfill.decide.follow_statement import set_aside, unexplained
+from vnode_backfill.decide.honour_requests import controlled
+from vnode_backfill.decide.next_commit import is_stopping, next_commit
 from vnode_backfill.decide.next_epoch import (
     Sample,
     merge_bound,
     merges_own_slice,
     merging_vnodes,
-    next_intent,
     sink_may_change,
-    start_reading,
 )
 from vnode_backfill.decide.protocol import (
     Action,
@@ -96,8 +87,6 @@ from vnode_backfill.decide.protocol import (
 )
 from vnode_backfill.words.epoch import Actor, Barrier, BarrierKind, Epoch
 from vnode_backfill.words.errors import BackfillError, LawBrokenError
-from vnode_backfill.words.key import VnodeId
-from vnode_backfill.words.key_range import SplitPlan
 from vnode_backfill.words.schema_change import Ended, NewCopy, SetAside
 
 __all__ = ["Coordinator", "Decision", "Stage", "decide"]
@@ -286,7 +275,7 @@ def _all_collected(state: Coordinator) -> Decision:
     if cut is not None and state.met is None:
         return replace(state, stage=Stage.RESOLVING), (ResolveStatement(cut, state.attempt),)
     follows = state.saved.schema.pending is not None
-    if any(request.extend for request in state.requests) and not _is_stopping(state) and not follows:
+    if any(request.extend for request in state.requests) and not is_stopping(state) and not follows:
         # The source and the sink are asked for their keys, and a key that was renamed has another name in each.
         return replace(state, stage=Stage.EXTENDING), (ExtendPlan(state.saved.plan_generation),)
     return _sample(replace(state, stage=Stage.SAMPLING))
@@ -303,99 +292,16 @@ def _resolved(state: Coordinator, event: StatementResolved) -> Decision:
     return _sample(replace(state, resolved=event if event.effect is not None else None))
 
 
-def _ended_epoch(state: Coordinator) -> tuple[BackfillState, frozenset[VnodeId]]:
-    """The state at the end of the epoch in progress, after the statement that cut it if the job continues there."""
-    buffered, plan = state.collected.buffered, state.current_plan
-    after = after_epoch(state.saved, state.intent, plan, state.collected)
-    if buffered is None:
-        return after, frozenset()
-    for passed in buffered.passed:
-        after = replace(after, schema=after.schema.noted(passed, "none"))
-    if state.resolved is not None:
-        return after_statement(after, plan, state.intent, state.resolved)
-    return (after, frozenset()) if buffered.cut is None else before_statement(after, plan, buffered.cut)
-
-
 def _prepare_commit(state: Coordinator, sample: Sample) -> Decision:
-    finished = state.stage is Stage.SAMPLING
     state = replace(state, first_sample=state.first_sample or sample.written)
-    after, set_back = _ended_epoch(state) if finished else (state.saved, frozenset[VnodeId]())
-    plan, stopping = state.current_plan, state.stopping
-    followed = state.changed > after.schema.in_sink
-    if followed:
-        after = replace(after, schema=replace(after.schema, in_sink=state.changed))
-    # One that met a statement has not reached its sample: it is followed by another.
-    drained = finished and state.intent.kind is BarrierKind.SYNC_CHECKPOINT and state.resolved is None
-    last = drained and state.stopping
-    honoured = _honoured(state, last=last, drained=drained)
-    if state.pending_plan is not None:
-        plan = state.pending_plan
-        after, back = _extended(after, plan)
-        set_back |= back
-    for request in honoured:
-        after, back = honour(after, plan, request)
-        set_back |= back
-        stopping = stopping or request.kind is RequestKind.STOP
-    waiting = tuple(request for request in state.requests if request not in honoured)
-    drain = stopping or any(request.kind is RequestKind.RESCALE for request in waiting)
-    extends = bool(waiting) and after.schema.pending is None
-    intent = None if last else _intent(after, plan, sample, drain=drain, waiting=extends)
-    if not finished and intent is None and not honoured and not followed:
+    committing = next_commit(state, sample)
+    if committing is None:
         # The source has answered: attempts count in a row, and an idle job has no commit that would end the row.
+        idle = InjectBarrier(Barrier(state.saved.epoch, BarrierKind.BARRIER))
         state, actions = _sample(replace(state, attempt=0, last_error=None), idle=True)
-        return state, (InjectBarrier(Barrier(after.epoch, BarrierKind.BARRIER)), *actions)
-    after = replace(
-        start_reading(after, intent, plan), intent=intent, revision=state.saved.revision + 1, failure=None, stopped=last,
-        schema=schema_at_end(after, state.met if last else None),
-    )  # fmt: skip
-    check_laws(state.saved, after, plan, set_back)
-    state = replace(
-        state, stage=Stage.COMMITTING, pending=after, pending_plan=plan, requests=waiting, stopping=stopping
-    )
-    return state, (CommitEpoch(after),)
-
-
-def _is_stopping(state: Coordinator) -> bool:
-    return state.stopping or any(request.kind is RequestKind.STOP for request in state.requests)
-
-
-def _honoured(state: Coordinator, *, last: bool, drained: bool) -> tuple[Request, ...]:
-    """The requests this commit carries out; the others wait, and a next driver finds them again.
-
-    Bitmaps change only with the commit that ends a SyncCheckpoint: commit, barrier, bitmaps. A stop leaves what would
-    set vnodes back to the next driver: a job that is asked to stop when live is live when it has stopped.
-    """
-    stopping = _is_stopping(state)
-
-    def now(request: Request) -> bool:
-        match request.kind:
-            case RequestKind.STOP:
-                return True
-            case RequestKind.RESCALE:
-                return drained
-            case RequestKind.RESNAPSHOT:
-                return not last and not stopping and (not request.extend or state.pending_plan is not None)
-            case _:
-                return not last
-
-    return tuple(filter(now, state.requests))
-
-
-def _intent(after: BackfillState, plan: SplitPlan, sample: Sample, *, drain: bool, waiting: bool) -> Intent | None:
-    """A plan extension can only follow an epoch; one that waits while the job is idle makes an empty epoch."""
-    intent = next_intent(after, plan, sample, drain=drain)
-    if intent is None and waiting:
-        lanes = tuple(() for _ in after.assignment)
-        intent = Intent(
-            Epoch(after.epoch + 1), BarrierKind.CHECKPOINT, sample.written, sample.visible, lanes, after.plan_generation
-        )
-    return intent
-
-
-def _extended(after: BackfillState, plan: SplitPlan) -> tuple[BackfillState, frozenset[VnodeId]]:
-    added = frozenset(planned.ordinal for planned in plan.ranges if planned.generation > after.plan_generation)
-    after = replace(after, plan_generation=plan.generation)
-    return set_ranges_back(after, plan, added)
+        return state, (idle, *actions)
+    assert committing.pending is not None
+    return committing, (CommitEpoch(committing.pending),)
 
 
 def _committed(state: Coordinator, saved: BackfillState) -> Decision:

@@ -66,6 +66,8 @@ def _merged(vnode: VnodeState, bound: CdcOffset, epoch: Epoch) -> VnodeState:
 
 
 def _read(vnode: VnodeState, plan: SplitPlan, read: dict[int, RangeReceipt], epoch: Epoch) -> VnodeState:
+    if not read:
+        return vnode
     planned = {r.ordinal for r in plan.of_vnode(vnode.vnode)}
     mine = sorted(planned & read.keys())
     if not mine:

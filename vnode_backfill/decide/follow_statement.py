@@ -1,6 +1,6 @@
 """Builds the state after a statement that cut an epoch: what it means for ranges, vnodes and the definition.
 
-The epoch N has captured the log up to the statement at d. Four things must be true of the commit that ends it:
+The epoch N has captured the log up to the statement at d. These things must be true of the commit that ends it:
 
 - The job continues after the statement. Every change captured from epoch N+1 on has the definition after d.
 - Every range read in N-1 or N counts as unread, whatever the statement did. The sample after its read is w[N] or
@@ -11,6 +11,10 @@ The epoch N has captured the log up to the statement at d. Four things must be t
   nobody knows which ranges were read before that sample.
 - A vnode that was complete in N-1 or N without such a range counts as complete in N: one that has no range, whose plan
   was made after d, or one that came from another log. It waits for an epoch that captures its high watermark.
+- Where rows of a partition went (a step like those of columns), nothing else is needed. Rows that are in the sink lose
+  them by `ChangeSink`, when all complete vnodes have applied everything before d. A vnode that is complete later merges
+  changes from before d then: one that would bring such a row back is lifted to a delete of its key. The last change of
+  a key before d decides, or the row that was read before d and is in the sink.
 - Where the table was emptied, every range counts as read and every vnode has applied d. What is buffered from before d
   no longer counts, and what comes later comes by the log. Nothing is read.
 
@@ -34,7 +38,7 @@ from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import LawBrokenError, SchemaChangedError
 from vnode_backfill.words.key import VnodeId
 from vnode_backfill.words.key_range import SplitPlan
-from vnode_backfill.words.schema_change import Carried, Emptied, Ended, NoEffect
+from vnode_backfill.words.schema_change import Carried, Emptied, Ended, NewCopy, NoEffect, deletes_rows
 
 
 def after_statement(
@@ -43,6 +47,8 @@ def after_statement(
     """The state of a job that continues after the statement, and the vnodes set back; `state` ends the cut epoch."""
     found, effect = resolved.found, resolved.effect
     state = replace(state, written=found.after, missing=_missing(state, intent, found))
+    if resolved.partitioning is not None:
+        state = replace(state, schema=replace(state.schema, partitioning=resolved.partitioning))
     match effect:
         case NoEffect():
             return _read_again(replace(state, schema=state.schema.noted(found, "none")), plan, found.after)
@@ -89,6 +95,8 @@ def set_aside(epoch: Epoch, met: StatementResolved, reason: str) -> Failure:
 def schema_at_end(after: BackfillState, met: StatementResolved | None) -> SchemaState:
     """The versions that the next commit keeps; `met` is the statement at which the job ends with it."""
     schema = after.schema.without_old(after.lowest_applied)
+    if met is not None and isinstance(met.effect, NewCopy):
+        return schema.noted(met.found, f"a new copy: {met.effect.reason}")
     if met is None or not isinstance(met.effect, Ended):
         return schema
     return replace(schema, ended=f"{met.effect.how} at {met.found.before}").noted(met.found, met.effect.how)
@@ -120,8 +128,13 @@ def _with_version(state: BackfillState, resolved: StatementResolved) -> Backfill
         statement=found.text, shape=resolved.shape, steps=effect.steps if isinstance(effect, Carried) else (),
         emptied=isinstance(effect, Emptied),
     )  # fmt: skip
-    said = "the table is empty" if version.emptied else "the columns follow"
-    return replace(state, schema=state.schema.with_version(version).noted(found, said))
+    return replace(state, schema=state.schema.with_version(version).noted(found, _said(version)))
+
+
+def _said(version: DefinitionVersion) -> str:
+    if version.emptied:
+        return "the table is empty"
+    return "rows of the partition are deleted" if deletes_rows(version.steps) else "the columns follow"
 
 
 def _read_again(state: BackfillState, plan: SplitPlan, floor: CdcOffset) -> tuple[BackfillState, frozenset[VnodeId]]:

@@ -23,6 +23,7 @@ from vnode_backfill.decide.next_epoch import Sample
 from vnode_backfill.words.epoch import Barrier, Epoch
 from vnode_backfill.words.errors import BackfillError
 from vnode_backfill.words.key_range import SplitPlan
+from vnode_backfill.words.partitioning import Partitioning
 from vnode_backfill.words.schema_change import Ended, NewCopy, SetAside, StatementEffect, TableShape
 
 
@@ -72,13 +73,15 @@ class ChangesBuffered:
 class StatementResolved:
     """What the statement that cut the epoch has done; `effect` is None where the job was asked to stop meanwhile.
 
-    `shape` is what the target holds after it, where the target follows.
+    `shape` is what the target holds after it, where the target follows. `partitioning` is the table's after it, None if
+    that is as it was before.
     """
 
     found: FoundStatement
     effect: StatementEffect | None
     shape: TableShape | None = None
     attempt: int = 0
+    partitioning: Partitioning | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,13 +49,13 @@ from vnode_backfill.delta.log.actions import (
 from vnode_backfill.delta.log.commit_actions import file_actions, milliseconds, replacing_actions, transaction
 from vnode_backfill.delta.log.names import LOG, commit_name
 from vnode_backfill.delta.log.protocol import check_writable
+from vnode_backfill.delta.log.removals import removals
 from vnode_backfill.delta.log.replay import (
     TableVersion,
     backwards,
     checkpoint_behind,
     created,
     newest,
-    tombstones,
 )
 from vnode_backfill.delta.log.schema import schema_text
 from vnode_backfill.delta.log.upkeep import checkpoint_due, clean, make_checkpoint, waits_since
@@ -294,16 +294,16 @@ class DeltaLog:
                 self.held.table = self.held.table.with_checkpoint(table.version)
         return size
 
-    def sweep(self, retention_hours: int) -> list[str]:
+    def sweep(self, retention: timedelta) -> list[str]:
         """Delete files that no version within the retention refers to, and files never committed that are a day old.
 
         A task writes a file before it is committed, and its epoch may last for days: files of an epoch that has not
         ended are wanted, however old they are.
         """
         with storage_errors(f"{self.storage.path} cannot be swept"):
-            table, retention = self.open(), timedelta(hours=retention_hours)
+            table = self.open()
             sweep = Sweep(datetime.now(UTC), retention, self._newest_epoch(table), prepared_jobs(table))
-            gone = sweep.unneeded(self.storage.list_files(without=LOG), self.open, partial(tombstones, self.storage))
+            gone = sweep.unneeded(self.storage.list_files(without=LOG), self.open, partial(removals, self.storage))
             return swept(self.storage, gone)
 
     def note(self, table: TableVersion, kind: str, epoch: Epoch) -> str | None:

@@ -23,15 +23,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from urllib.parse import unquote
 
 from vnode_backfill.delta.copies import COPIES
 from vnode_backfill.delta.files import DeletionVector
-from vnode_backfill.delta.log.actions import Action
 from vnode_backfill.delta.log.names import LOG
+from vnode_backfill.delta.log.removals import Removals
 from vnode_backfill.delta.log.replay import TableVersion, in_threads
+from vnode_backfill.delta.steps import Step, carried_out
 from vnode_backfill.delta.storage import Storage, StoredFile
-from vnode_backfill.delta.vectors import FOLDER, vector_path
+from vnode_backfill.delta.vectors import FOLDER, path_of, vector_path
 
 UNCOMMITTED_HOURS = 24
 """A file that was never committed is left alone for so long, whatever the retention."""
@@ -54,7 +56,7 @@ class Sweep:
         self,
         listed: Iterable[StoredFile],
         live: Callable[[], TableVersion],
-        removals: Callable[[], Iterable[Action]],
+        removals: Callable[[], Removals],
     ) -> list[str]:
         """The paths of files that nobody needs."""
         found = [file for file in listed if self._is_looked_at(file.path)]
@@ -68,10 +70,10 @@ class Sweep:
             return len(folders) > 2 and folders[1] in self.placed and (folders[2] == LOG or _is_of_table(folders[2:]))
         return _is_of_table(folders)
 
-    def _may_go(self, file: StoredFile, removed: Mapping[str, datetime]) -> bool:
+    def _may_go(self, file: StoredFile, removed: Mapping[str, int]) -> bool:
         times = [removed[key] for key in _keys(file.path) if key in removed]
         if times:
-            return max(times) < self.now - self.retention
+            return datetime.fromtimestamp(max(times) / 1000, UTC) < self.now - self.retention
         written = _OF_EPOCH.match(file.path)
         if written is not None and int(written[1]) >= self.newest_epoch:
             return False
@@ -81,7 +83,12 @@ class Sweep:
 def swept(storage: Storage, paths: Iterable[str]) -> list[str]:
     """Delete the files; their paths."""
     gone = list(paths)
-    in_threads(storage.remove_file, gone)
+
+    def remove(path: str) -> None:
+        with carried_out(Step.SWEEP_FILE, storage):
+            storage.remove_file(path)
+
+    in_threads(remove, gone)
     return gone
 
 
@@ -91,16 +98,14 @@ def _is_of_table(folders: Sequence[str]) -> bool:
     return not hidden or (hidden == [FOLDER] and folders[0] == FOLDER)
 
 
-def _last_removed(removals: Iterable[Action]) -> Mapping[str, datetime]:
-    """When each file was removed last. A removal without a time counts for nothing."""
-    found: dict[str, datetime] = {}
-    for action in removals:
-        stated, held = action.get("deletionTimestamp"), action.get("deletionVector")
-        if stated:
-            time = datetime.fromtimestamp(int(str(stated)) / 1000, UTC)
-            vector = DeletionVector.from_action(held) if isinstance(held, Mapping) else None
-            for place in _places(unquote(str(action["path"])), vector):
-                found[place] = max(time, found.get(place, time))
+def _last_removed(removals: Removals) -> Mapping[str, int]:
+    """When each file was removed last, in milliseconds, by its key."""
+    found: dict[str, int] = {}
+    vectors = ((path_of(storage, place), time) for (storage, place), time in removals.vectors.items())
+    for path, time in chain(((unquote(path), time) for path, time in removals.files.items()), vectors):
+        if path is not None:
+            key = _key(path)
+            found[key] = max(time, found.get(key, time))
     return found
 
 

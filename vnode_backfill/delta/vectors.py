@@ -32,6 +32,7 @@ import numpy as np
 
 from vnode_backfill.delta.files import DeletionVector
 from vnode_backfill.delta.rows import Rows
+from vnode_backfill.delta.steps import Step, carried_out
 from vnode_backfill.delta.storage import Storage, local_path, storage_errors
 from vnode_backfill.words.errors import SinkError
 
@@ -40,6 +41,7 @@ _VERSION = b"\x01"
 _PORTABLE = 1681511377
 _BASE85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_LETTERS, _TO_BASE85, _TO_Z85 = frozenset(_Z85), bytes.maketrans(_Z85, _BASE85), bytes.maketrans(_BASE85, _Z85)
 UUID_LETTERS = 20
 _DAMAGED = "Restore the file from a copy, or re-snapshot the table: which rows are deleted is not known without it."
 _MISSING = (
@@ -62,7 +64,8 @@ def write_vectors(storage: Storage, gone: Sequence[Rows]) -> list[DeletionVector
         vectors.append(DeletionVector("u", FOLDER + _z85(name.bytes), len(content), len(data), rows.count))
         content += struct.pack(">I", len(data)) + data + struct.pack(">I", zlib.crc32(data))
     path = _file_name(FOLDER, name)
-    with storage_errors(f"deletion vectors cannot be written to {storage.path}/{path}"):
+    what = f"deletion vectors cannot be written to {storage.path}/{path}"
+    with storage_errors(what), carried_out(Step.WRITE_VECTORS, storage):
         storage.make_folder(FOLDER)
         storage.write_whole(path, bytes(content))
     return vectors
@@ -79,12 +82,17 @@ def read_vector(storage: Storage, vector: DeletionVector) -> Rows:
 
 def vector_path(vector: DeletionVector) -> str | None:
     """The file that holds a vector, below the table's folder or absolute; None if the log itself holds it."""
-    match vector.storage:
+    return path_of(vector.storage, vector.place)
+
+
+def path_of(storage: str, place: str) -> str | None:
+    """The same for a vector of which only the storage type and the place are known."""
+    match storage:
         case "u":
-            folder, encoded = vector.place[:-UUID_LETTERS], vector.place[-UUID_LETTERS:]
+            folder, encoded = place[:-UUID_LETTERS], place[-UUID_LETTERS:]
             return _file_name(folder, UUID(bytes=_from_z85(encoded)))
         case "p":
-            return _absolute(vector.place)
+            return _absolute(place)
         case _:
             return None
 
@@ -206,14 +214,14 @@ def _file_name(folder: str, name: UUID) -> str:
 
 def _z85(data: bytes) -> str:
     padded = data + b"\0" * (-len(data) % 4)
-    return base64.b85encode(padded).translate(bytes.maketrans(_BASE85, _Z85)).decode("ascii")
+    return base64.b85encode(padded).translate(_TO_Z85).decode("ascii")
 
 
 def _from_z85(text: str) -> bytes:
     encoded = text.encode("ascii")
-    if not set(encoded) <= set(_Z85) or len(encoded) % 5:
+    if not _LETTERS.issuperset(encoded) or len(encoded) % 5:
         raise ValueError("it is not text in base 85")
-    return base64.b85decode(encoded.translate(bytes.maketrans(_Z85, _BASE85)))
+    return base64.b85decode(encoded.translate(_TO_BASE85))
 
 
 def _damaged(where: str, detail: str) -> SinkError:

@@ -34,7 +34,7 @@ from vnode_backfill.snapshot.rate_limit import RowBudget, lanes_at_once
 from vnode_backfill.snapshot.read_ahead import Batches, Ranges, ReadAhead
 from vnode_backfill.spark.tasks import run_tasks
 from vnode_backfill.words.epoch import Epoch
-from vnode_backfill.words.errors import KeyOrderError, SchemaChangedError
+from vnode_backfill.words.errors import BackfillError, KeyOrderError, SchemaChangedError
 from vnode_backfill.words.key import Key, KeyKind, keys_of
 from vnode_backfill.words.key_range import PlannedRange, SplitPlan
 
@@ -71,6 +71,68 @@ def read_ranges(spark: SparkContext, lanes: Sequence[Lane]) -> LanesRead:
     done = run_tasks(spark, _read_lane, lanes)
     receipts = tuple(receipt for lane in done for receipt in lane.receipts)
     return LanesRead(receipts, next((lane.refused for lane in done if lane.refused), ""))
+
+
+TableOutcome = LanesRead | BackfillError
+"""What became of one table's lanes; an error is that table's alone."""
+
+
+def read_tables(spark: SparkContext, tables: Sequence[Sequence[Lane]]) -> list[TableOutcome]:
+    """Read the lanes of several tables at once: each worker those of its number, one table after the other.
+
+    So the source has one connection per worker, whatever the number of tables. A table that cannot be read is left
+    out of the rest, and the others are read.
+    """
+    shares = shares_of(tables)
+    done = [pair for share in run_tasks(spark, _read_share, shares) for pair in share]
+    return [_together([outcome for place, outcome in done if place == number]) for number in range(len(tables))]
+
+
+def shares_of(tables: Sequence[Sequence[Lane]]) -> list[list[tuple[int, Lane]]]:
+    """Per worker the lanes that it reads, each with the number of its table. A limit is shared among the workers."""
+    workers = max((len(lanes) for lanes in tables), default=0)
+    shares = [
+        [(number, lanes[worker]) for number, lanes in enumerate(tables) if worker < len(lanes) and lanes[worker].ranges]
+        for worker in range(workers)
+    ]
+    shares = [share for share in shares if share]
+    limits = [lane.rows_per_second for share in shares for _, lane in share]
+    if not shares or None in limits:
+        return shares
+    # A worker reads one table after the other, so each table may have its whole limit, shared among the workers.
+    totals = [sum(lane.rows_per_second or 0 for lane in lanes if lane.ranges) for lanes in tables]
+    largest = max(lane.ranges[0].estimated_rows for share in shares for _, lane in share)
+    lowest = min(total for total in totals if total)
+    count = min(len(shares), lanes_at_once(lowest, shares[0][0][1].seconds, largest))
+    start = shares[0][0][1].epoch % len(shares)
+    chosen = [*shares[start:], *shares[:start]][:count]
+    return [
+        [(number, replace(lane, rows_per_second=totals[number] / count)) for number, lane in share] for share in chosen
+    ]
+
+
+def _read_share(share: Sequence[tuple[int, Lane]]) -> list[tuple[int, TableOutcome]]:
+    """One worker's lanes, until its time is over; at least one of them is read."""
+    ends = time.monotonic() + max(lane.seconds for _, lane in share)
+    done: list[tuple[int, TableOutcome]] = []
+    for number, lane in share:
+        left = ends - time.monotonic()
+        if done and left <= 0:
+            break
+        try:
+            done.append((number, _read_lane(replace(lane, seconds=min(lane.seconds, left)))))
+        except BackfillError as error:
+            done.append((number, error))
+    return done
+
+
+def _together(outcomes: Sequence[TableOutcome]) -> TableOutcome:
+    failures = [outcome for outcome in outcomes if isinstance(outcome, BackfillError)]
+    if failures:
+        return min(failures, key=lambda failure: failure.retryable)
+    read = [outcome for outcome in outcomes if isinstance(outcome, LanesRead)]
+    receipts = tuple(receipt for each in read for receipt in each.receipts)
+    return LanesRead(receipts, next((each.refused for each in read if each.refused), ""))
 
 
 def _within_rate(lanes: Sequence[Lane]) -> list[Lane]:

@@ -130,8 +130,10 @@ class JvmWatch:
     `excused` says whether the driver ends by itself although its JVM has ended: it was asked to stop.
     """
 
-    def __init__(self, spark: SparkContext) -> None:
+    def __init__(self, spark: SparkContext, *, owned: bool = True) -> None:
+        """A JVM that is not `owned` is never killed, and this process lives on when it has ended."""
         self._spark, self._process = spark, _process(_gateway(spark))
+        self._owned = owned
         self.lost: SparkLostError | None = None
         self.excused: Callable[[], bool] = lambda: False
         self._closed = threading.Event()
@@ -163,7 +165,8 @@ class JvmWatch:
         if self._closed.wait(_GRACE_SECONDS):
             return
         self.lost = lost
-        self._end_driver(lost)
+        if self._owned:
+            self._end_driver(lost)
 
     def _end(self) -> SparkLostError | None:
         if self._process is not None or self._doubted:
@@ -174,7 +177,7 @@ class JvmWatch:
             return _lost("its Spark application was ended from outside")
         if self._silent < _SILENT_LOOKS:
             return None
-        if self._process is not None:
+        if self._process is not None and self._owned:
             self._process.kill()
         return _lost(f"it has not answered for {_SILENT_LOOKS * _LOOK_SECONDS:.0f} s")
 

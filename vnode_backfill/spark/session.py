@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import TypeGuard
@@ -53,6 +54,7 @@ LOCAL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 The full compiler only costs: 9 CPU-seconds became 17 before the first range was read.
 """
 _LONGEST_NOISE = 1000
+_GIVEN: ContextVar[SparkSession | None] = ContextVar("given session", default=None)
 _FORCED = {
     # A task that runs twice at the same time would hold two connections for one worker and write files twice.
     "spark.speculation": "false",
@@ -131,8 +133,10 @@ class StartingSession:
     Its JVM is watched from the moment there is one; `watch` may be asked for when there is a result.
     """
 
-    def __init__(self, session: Future[tuple[SparkSession, JvmWatch]], daemon: DaemonAhead) -> None:
-        self._session, self._daemon = session, daemon
+    def __init__(
+        self, session: Future[tuple[SparkSession, JvmWatch]], daemon: DaemonAhead, *, owned: bool = True
+    ) -> None:
+        self._session, self._daemon, self._owned = session, daemon, owned
         self._asked_for = False
 
     def result(self, timeout: float | None = None) -> SparkSession:
@@ -166,8 +170,33 @@ class StartingSession:
         if self.done() and self._session.exception() is None:
             session, watch = self._session.result()
             watch.close()
-            if self._asked_for:
+            if self._asked_for and self._owned:
                 end_session(session)
+
+
+@contextmanager
+def within(session: SparkSession) -> Iterator[None]:
+    """Let what this thread runs in the block use this session, and leave it and its JVM alive."""
+    token = _GIVEN.set(session)
+    try:
+        yield
+    finally:
+        _GIVEN.reset(token)
+
+
+def _as_started(given: SparkSession) -> StartingSession:
+    """A session of somebody else's. What it was made with counts, except what would make the copy wrong."""
+    context = given.sparkContext
+    if context.getConf().get("spark.speculation", "false") != "false":
+        raise ConfigError(
+            "the session has spark.speculation on: a task that runs twice would hold two connections for one worker",
+            hint="Make the session with spark.speculation=false.",
+        )
+    if not _is_local(context.master or ""):
+        ship_packages(context)
+    started: Future[tuple[SparkSession, JvmWatch]] = Future()
+    started.set_result((given, JvmWatch(context, owned=False)))
+    return StartingSession(started, DaemonAhead(), owned=False)
 
 
 @contextmanager
@@ -180,6 +209,13 @@ def session_starting(
     Where the caller fails, nobody waits for a session that is not up yet: the JVM ends with this process. Where it
     fails because the JVM has ended, that is the reason, whatever broke first.
     """
+    if (given := _GIVEN.get()) is not None:
+        started = _as_started(given)
+        try:
+            yield started
+        finally:
+            started.end()
+        return
     pool = ThreadPoolExecutor(1, thread_name_prefix="session")
     daemon = DaemonAhead()
     opening = partial(open_session, config, master, quiet=quiet, daemon=daemon, daemon_module=daemon_module)

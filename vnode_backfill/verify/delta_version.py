@@ -14,7 +14,7 @@ from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.storage import Storage, storage_errors
-from vnode_backfill.sinks.delta.change import KEPT_COLUMNS
+from vnode_backfill.sinks.delta.follow.change import KEPT_COLUMNS
 from vnode_backfill.sinks.delta.keys.bounds import may_hold
 from vnode_backfill.verify.result import Difference, DifferenceKind
 from vnode_backfill.verify.tasks import TargetFiles

@@ -23,13 +23,14 @@ the job is planned.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
 import pyarrow as pa
 
 from vnode_backfill.words.errors import PlanRefusedError, StateError
 from vnode_backfill.words.key import KeyKind, KeyPart
+from vnode_backfill.words.partitioning import Partitioning
 
 
 class Kind(StrEnum):
@@ -200,6 +201,8 @@ class TableDefinition:
     table: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    partitioning: Partitioning | None = field(default=None, compare=False)
+    """How the table was partitioned then; rows are read and written alike whatever it is, so it is not compared."""
 
     def column(self, name: str) -> Column:
         return next(column for column in self.columns if column.name == name)
@@ -219,7 +222,11 @@ class TableDefinition:
 
     def to_json(self) -> dict[str, object]:
         """Versioned, for the `jobs` table; `from_json` reads it back unchanged."""
-        return {"version": 1, **asdict(self)}
+        stored = asdict(self)
+        del stored["partitioning"]
+        if self.partitioning is not None:
+            stored["partitioning"] = self.partitioning.to_json()
+        return {"version": 1, **stored}
 
     @classmethod
     def from_json(cls, stored: dict[str, object]) -> TableDefinition:
@@ -237,6 +244,7 @@ class TableDefinition:
                 for column in columns
             ),
             key=tuple(key),
+            partitioning=Partitioning.from_json(stored.get("partitioning")),
         )
 
 

@@ -2,7 +2,8 @@
 
 What must be true: a lifted row is what the statements in between made of the row at the source. An added column has
 what the statement gave to rows that were there, a renamed one keeps its value, a dropped one is gone. Both images of a
-change are lifted, because a sink may look at the row before.
+change are lifted, because a sink may look at the row before. A change that left a row which the statement took away
+becomes a delete of its key: the row was there before the statement and is gone after it.
 
     captured in epoch 11     id 7, b 5
     version 1, epoch 12      ADD c INT DEFAULT 3
@@ -16,10 +17,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from vnode_backfill.words.change import BEFORE_PREFIX
+from vnode_backfill.words.change import BEFORE_PREFIX, OP, ChangeOp
 from vnode_backfill.words.epoch import Epoch
-from vnode_backfill.words.schema_change import AddColumn, ColumnStep, DropColumn, RenameColumn, RetypeColumn
+from vnode_backfill.words.schema_change import (
+    AddColumn,
+    ColumnStep,
+    DeleteRows,
+    DropColumn,
+    RenameColumn,
+    RetypeColumn,
+)
 
 __all__ = ["NO_LIFTS", "Lifts", "columns_before", "lifted"]
 
@@ -47,6 +56,8 @@ def columns_before(names: Sequence[str], steps: Sequence[ColumnStep]) -> list[st
                 found = [name for name in found if _plain(name) != column.name]
             case RenameColumn(old=old, new=new):
                 found = [_like(name, old) if _plain(name) == new else name for name in found]
+            case DeleteRows(column=name) if name not in found:
+                found.append(name)
     return found
 
 
@@ -75,6 +86,9 @@ def _take(columns: dict[str, pa.Array], step: ColumnStep, rows: int) -> None:
             for name in (column.name, BEFORE_PREFIX + column.name):
                 if name in columns:
                     columns[name] = _of_type(columns[name], column.arrow_type)
+        case DeleteRows(column=name):
+            gone = pa.scalar(int(ChangeOp.DELETE), columns[OP].type)
+            columns[OP] = pc.if_else(step.matching(columns[name]), gone, columns[OP])
 
 
 def _of_type(array: pa.Array, kind: pa.DataType) -> pa.Array:

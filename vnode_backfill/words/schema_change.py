@@ -1,8 +1,8 @@
 """Says what a statement of the source did to the table, in words that the protocol and every sink understand.
 
 A statement has one effect. Most have none, because no row and no column changes. `Carried` ones are followed in the
-target without a read of the source: its columns change by steps. Where the content cannot be carried over the table is
-copied again.
+target without a read of the source: its columns change by steps, or rows go that a condition names. Where the content
+cannot be carried over the table is copied again.
 
 `TableShape` is what a target holds at one version of the definition: the columns of the source, and those that the
 source has dropped and the target keeps. Example, `kept` after two statements under `dropped_columns: keep`:
@@ -17,17 +17,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from vnode_backfill.words.columns import Column, Kind, TableDefinition
 from vnode_backfill.words.errors import StateError
+from vnode_backfill.words.partitioning import Partitioning
 
 __all__ = [
-    "AddColumn", "Carried", "ColumnStep", "DropColumn", "Emptied", "Ended", "NewCopy", "NoEffect", "RenameColumn",
-    "RetypeColumn", "SetAside", "StatementEffect", "TableShape", "column_from_json", "steps_from_json",
-    "steps_to_json",
+    "AddColumn", "Carried", "ColumnStep", "DeleteRows", "DropColumn", "Emptied", "Ended", "NewCopy", "NoEffect",
+    "RenameColumn", "RetypeColumn", "RowsOfPartitions", "SetAside", "StatementEffect", "StatementOutcome",
+    "TableShape", "column_from_json", "deletes_rows", "steps_from_json", "steps_to_json",
 ]  # fmt: skip
+
+RowsOfPartitions = Literal["delete", "keep", "reread"]
+"""What becomes of the rows of a partition that the source drops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,53 @@ class RetypeColumn:
     column: Column
 
 
-ColumnStep = AddColumn | DropColumn | RenameColumn | RetypeColumn
+Text = str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRows:
+    """Rows are gone whose `column` is one of `values`, or is at least the first and below the second of `ranges`.
+
+    Bounds and values are text that Arrow casts to the column's type; None is no bound. Texts are equal if only spaces
+    at their end are different, as in every binary collation that pads. No column of a key is NULL.
+    """
+
+    column: str
+    ranges: tuple[tuple[Text, Text], ...] = ()
+    values: tuple[str, ...] = ()
+
+    def bounds(self, kind: pa.DataType) -> list[tuple[pa.Scalar | None, pa.Scalar | None]]:
+        """The ranges in the type in which `compared` has the column."""
+        wide = _wide(kind)
+        return [(_scalar(low, wide), _scalar(high, wide)) for low, high in self.ranges]
+
+    def matching(self, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+        """For each value whether its row goes."""
+        values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        bounds, values = self.bounds(values.type), values.cast(_wide(values.type))
+        if self.values:
+            return pc.is_in(pc.utf8_rtrim(values, " "), pa.array([each.rstrip(" ") for each in self.values]))
+        found = pa.repeat(pa.scalar(value=False), len(values))
+        for low, high in bounds:
+            inside = pa.repeat(pa.scalar(value=True), len(values))
+            if low is not None:
+                inside = pc.and_(inside, pc.greater_equal(values, low))
+            if high is not None:
+                inside = pc.and_(inside, pc.less(values, high))
+            found = pc.or_(found, inside)
+        return pc.fill_null(found, fill_value=False)
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
+    """A type that holds every bound: one may be beyond the column's own type."""
+    return pa.decimal128(38, 0) if pa.types.is_integer(kind) or pa.types.is_decimal(kind) else kind
+
+
+def _scalar(text: str | None, kind: pa.DataType) -> pa.Scalar | None:
+    return None if text is None else pa.scalar(text, pa.string()).cast(kind)
+
+
+ColumnStep = AddColumn | DropColumn | RenameColumn | RetypeColumn | DeleteRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +168,14 @@ StatementEffect = NoEffect | Carried | Emptied | NewCopy | Ended | SetAside
 
 
 @dataclass(frozen=True, slots=True)
+class StatementOutcome:
+    """What a statement did, and how the table is partitioned after it; None if that is as it was before."""
+
+    effect: StatementEffect
+    partitioning: Partitioning | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TableShape:
     """What a target holds: the definition's columns, then those that the source has dropped."""
 
@@ -139,6 +199,10 @@ class TableShape:
         return TableShape(carried.definition, tuple(c for c in kept if c.name.casefold() not in names))
 
 
+def deletes_rows(steps: Sequence[ColumnStep]) -> bool:
+    return any(isinstance(step, DeleteRows) for step in steps)
+
+
 def steps_to_json(steps: Sequence[ColumnStep]) -> list[dict[str, object]]:
     """For the job's state; `steps_from_json` reads it back unchanged."""
     return [{"step": type(step).__name__, **asdict(step)} for step in steps]
@@ -159,8 +223,17 @@ def _step(stored: dict[str, object]) -> ColumnStep:
             return RenameColumn(str(stored["old"]), str(stored["new"]))
         case "RetypeColumn":
             return RetypeColumn(column_from_json(stored["column"]))
+        case "DeleteRows":
+            return _delete_rows(stored)
         case unknown:
             raise StateError(f"a stored change of a column is of the unknown kind {unknown!r}")
+
+
+def _delete_rows(stored: dict[str, object]) -> DeleteRows:
+    ranges, values = stored["ranges"], stored["values"]
+    if not isinstance(ranges, list) or not isinstance(values, list):
+        raise StateError("a stored deletion of rows has no bounds")
+    return DeleteRows(str(stored["column"]), tuple((low, high) for low, high in ranges), tuple(map(str, values)))
 
 
 def column_from_json(stored: object) -> Column:

@@ -1,7 +1,8 @@
 """Collects transactions and row events until a batch is full, and turns them into the batches that a reader returns.
 
 Rows are decoded in batches across events and transactions, because a conversion per event would cost more than all the
-rest. Until then a row event is a copy of its bytes and a few numbers.
+rest. Until then a row event is a copy of its bytes and a few numbers, whichever table it is of: `RowBuffer` holds all
+of them, and `TableRows` decodes those of one table when the buffer is emptied.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from consume_upstream.mysql.binlog import route
 from consume_upstream.mysql.binlog import row_images as walk
 from consume_upstream.mysql.binlog.decoder import RowDecoder
 from consume_upstream.mysql.binlog.dump import EventBlock
-from consume_upstream.mysql.binlog.split import HEADER_BYTES, Longs
+from consume_upstream.mysql.binlog.split import HEADER_BYTES, Bytes, Longs
 from vnode_backfill.words.errors import LogFormatError
 
 _MAX_TRANSACTIONS = 65_536
+_USUAL_BYTES = 64 << 20
 _MARIADB_GTID, _MYSQL_GTID = struct.Struct("<QII8x"), struct.Struct("<16sQ")
 _ROW_KINDS = {
     23: walk.INSERT, 24: walk.UPDATE, 25: walk.DELETE,
@@ -114,104 +116,155 @@ class _Rows(NamedTuple):
     """Rows of the last transaction follow in the next batch."""
 
 
+class WaitingRows(NamedTuple):
+    """Row events that wait to be decoded: bytes `data[begins[i]:ends[i]]`, and what the batch says about their rows."""
+
+    begins: Longs
+    ends: Longs
+    kinds: Longs
+    transactions: Longs
+    positions: Longs
+    times: Longs
+    tables: Longs
+
+    def chosen(self, events: Longs) -> WaitingRows:
+        return WaitingRows(*(column[events] for column in self))
+
+
+class Listing:
+    """Lists the transactions of a chunk of the log once: each with the first rows that need it, or before them."""
+
+    def __init__(self, book: TransactionBook, file: int, count: int) -> None:
+        self._book, self.file, self._count, self._listed = book, file, count, 0
+
+    def of_rows(self, last_transaction: int, *, goes_on: bool, final: bool) -> tuple[Transaction, ...]:
+        """The transactions up to the last one of a batch.
+
+        It is listed again if rows of it follow; after the `final` rows come all that are left.
+        """
+        last = self._count if final else last_transaction + 1
+        if last <= self._listed:
+            return ()
+        first, self._listed = self._listed, last_transaction if goes_on else last
+        return self._book.listed(self.file, first, last, open_last=goes_on)
+
+    def rest(self) -> tuple[Transaction, ...]:
+        """Those that no rows needed."""
+        first, self._listed = self._listed, self._count
+        return self._book.listed(self.file, first, self._count, open_last=False) if first < self._count else ()
+
+
 class RowBuffer:
-    """Bytes of row events that wait to be decoded."""
+    """Bytes of row events of any table that wait to be decoded."""
 
-    def __init__(self, decoder: RowDecoder) -> None:
-        self._decoder = decoder
-        self._data = np.empty(1 << 20, dtype=np.uint8)
-        self._last_row = (0, 0, 0)
+    def __init__(self) -> None:
+        # Pages that are never written cost nothing, and growing later would copy.
+        self.data = np.empty(_USUAL_BYTES, dtype=np.uint8)
         self.clear()
-
-    def decode_by(self, decoder: RowDecoder) -> None:
-        """Decode all that waits, and all that comes, by another decoder of the same layout."""
-        self._decoder = decoder
 
     def clear(self) -> None:
         self.bytes = 0
-        self._begins: list[Longs] = []
-        self._ends: list[Longs] = []
-        self._kinds: list[Longs] = []
-        self._transactions: list[Longs] = []
-        self._positions: list[Longs] = []
-        self._times: list[Longs] = []
+        self._parts: list[WaitingRows] = []
 
-    def append(self, block: EventBlock, chosen: Longs, transactions: Longs, positions: Longs, trailer: int) -> None:
+    def append(
+        self, block: EventBlock, chosen: Longs, tables: Longs, transactions: Longs, positions: Longs, trailer: int
+    ) -> None:
         """Copy the bodies of the chosen events of a block."""
         if not len(chosen):
             return
         begins, ends = np.empty(len(chosen), dtype=np.int64), np.empty(len(chosen), dtype=np.int64)
         self._reserve(int(block.sizes[chosen].sum()))
         self.bytes = route.copy_bodies(
-            block.data, block.offsets, block.sizes, chosen, trailer, self._data, self.bytes, begins, ends
+            block.data, block.offsets, block.sizes, chosen, trailer, self.data, self.bytes, begins, ends
         )
         heads = block.offsets[chosen]
         times = sum(block.data[heads + i].astype(np.int64) << (8 * i) for i in range(4))
         assert isinstance(times, np.ndarray)
-        self._note(begins, ends, _OPERATIONS[block.data[heads + 4]], transactions, positions, times)
+        kinds = _OPERATIONS[block.data[heads + 4]]
+        self._parts.append(WaitingRows(begins, ends, kinds, transactions, positions, times, tables))
 
-    def append_event(self, event: bytes, kind: int, transaction: int, position: int) -> None:
+    def append_event(self, event: bytes, kind: int, table: int, transaction: int, position: int) -> None:
         """Add one event given as header and body, as it was unpacked."""
         body = np.frombuffer(event, dtype=np.uint8)[HEADER_BYTES:]
         self._reserve(len(body))
         begin, end = self.bytes, self.bytes + len(body)
-        self._data[begin:end] = body
+        self.data[begin:end] = body
         self.bytes = end
         time = int.from_bytes(event[:4], "little")
-        numbers = (begin, end, _ROW_KINDS[kind], transaction, position, time)
-        self._note(*(np.array([number], dtype=np.int64) for number in numbers))
-
-    def _note(self, *columns: Longs) -> None:
-        books = (self._begins, self._ends, self._kinds, self._transactions, self._positions, self._times)
-        for book, column in zip(books, columns, strict=True):
-            book.append(column)
+        numbers = (begin, end, _ROW_KINDS[kind], transaction, position, time, table)
+        self._parts.append(WaitingRows(*(np.array([number], dtype=np.int64) for number in numbers)))
 
     def _reserve(self, length: int) -> None:
-        if self.bytes + length > len(self._data):
-            grown = np.empty(max(2 * len(self._data), self.bytes + length), dtype=np.uint8)
-            grown[: self.bytes] = self._data[: self.bytes]
-            self._data = grown
+        if self.bytes + length > len(self.data):
+            grown = np.empty(max(2 * len(self.data), self.bytes + length), dtype=np.uint8)
+            grown[: self.bytes] = self.data[: self.bytes]
+            self.data = grown
 
-    def drain(self, file: int, book: TransactionBook, count: int, limits: tuple[int, int]) -> Iterator[LogBatch]:
-        """Decode all that waits, in batches of at most `limits` rows and bytes, and empty the buffer.
+    def drop(self, table: int, transaction: int) -> None:
+        """Forget what waits of one transaction of a table."""
+        self._parts = [
+            part.chosen(np.flatnonzero((part.tables != table) | (part.transactions != transaction)))
+            for part in self._parts
+        ]
 
-        `count` transactions are in the book; each is listed with the batch in which it ends.
-        """
-        listed = 0
-        kinds, transactions, positions, times = (
-            _joined(book) for book in (self._kinds, self._transactions, self._positions, self._times)
-        )
-        waiting = len(kinds)
-        for rows in self._decoded(file, kinds, positions, transactions, limits):
-            final = not rows.goes_on and rows.events[-1] == waiting - 1
-            last = count if final else rows.last_transaction + 1
+    def by_table(self) -> Iterator[tuple[int, WaitingRows]]:
+        """What waits of each table, in log order."""
+        if not self._parts:
+            return
+        waiting = WaitingRows(*map(np.concatenate, zip(*self._parts, strict=True)))
+        if not len(waiting.tables):
+            return
+        if (waiting.tables == waiting.tables[0]).all():
+            yield int(waiting.tables[0]), waiting
+            return
+        order = np.argsort(waiting.tables, kind="stable")
+        firsts = np.flatnonzero(np.diff(waiting.tables[order], prepend=-1))
+        for events in np.split(order, firsts[1:]):
+            yield int(waiting.tables[events[0]]), waiting.chosen(events)
+
+
+class TableRows:
+    """Decodes the row events of one table."""
+
+    def __init__(self, decoder: RowDecoder) -> None:
+        self._last_row = (0, 0, 0)
+        self.decode_by(decoder)
+
+    def decode_by(self, decoder: RowDecoder) -> None:
+        """Decode all that waits, and all that comes, by another decoder of the same layout."""
+        self._decoder = decoder
+        widths = decoder.layout
+        self._usual_bytes = (len(widths) + 7) // 8 + int(np.where(widths > 0, widths // 2, 1).sum())
+
+    def batches(
+        self, data: Bytes, waiting: WaitingRows, listing: Listing, limits: tuple[int, int]
+    ) -> Iterator[LogBatch]:
+        """Decode all that waits, in batches of at most `limits` rows and bytes."""
+        kinds, events = waiting.kinds, len(waiting.kinds)
+        for rows in self._decoded(listing.file, data, waiting, limits):
+            final = not rows.goes_on and rows.events[-1] == events - 1
             yield LogBatch(
-                file, (kinds[rows.events] % walk.VERSION_2).astype(np.int8), positions[rows.events].astype(np.uint64),
-                rows.row, times[rows.events].astype(np.uint32),
-                rows.before, rows.after, book.listed(file, listed, last, open_last=rows.goes_on),
+                listing.file, (kinds[rows.events] % walk.VERSION_2).astype(np.int8),
+                waiting.positions[rows.events].astype(np.uint64), rows.row,
+                waiting.times[rows.events].astype(np.uint32), rows.before, rows.after,
+                listing.of_rows(rows.last_transaction, goes_on=rows.goes_on, final=bool(final)),
             )  # fmt: skip
-            listed = rows.last_transaction if rows.goes_on else last
-        if listed < count:
-            yield _without_rows(file, self._nulls(0), book.listed(file, listed, count, open_last=False))
-        self.clear()
 
-    def _decoded(
-        self, file: int, kinds: Longs, positions: Longs, transactions: Longs, limits: tuple[int, int]
-    ) -> Iterator[_Rows]:
-        begins, ends = _joined(self._begins), _joined(self._ends)
+    def _decoded(self, file: int, data: Bytes, waiting: WaitingRows, limits: tuple[int, int]) -> Iterator[_Rows]:
+        begins, ends, kinds, transactions, positions = waiting[:5]
         state = np.zeros(walk.WALK_STATE_SIZE, dtype=np.int64)
         # The same position of another file is another event.
         if self._last_row[0] == file:
             _, state[walk.LAST_POSITION], state[walk.ROW_IN_EVENT] = self._last_row
         operations = kinds % walk.VERSION_2
-        # Every image has at least its bitmap of NULLs, so a small buffer needs no room for a full batch.
-        capacity = min(limits[0], self.bytes // ((len(self._decoder.layout) + 7) // 8) + 1)
+        # A small buffer needs no room for a full batch. Rows that are smaller than usual only take more batches.
+        capacity = min(limits[0], int((ends - begins).sum()) // self._usual_bytes + 1)
         while state[walk.AT_EVENT] < len(kinds):
             before = self._places(capacity, needed=bool(np.any(operations != walk.INSERT)))
             after = self._places(capacity, needed=bool(np.any(operations != walk.DELETE)))
             events, row = np.empty(capacity, dtype=np.int32), np.empty(capacity, dtype=np.uint32)
             count = walk.walk_rows(
-                self._data, begins, ends, kinds, positions, self._decoder.layout, state, limits[1],
+                data, begins, ends, kinds, positions, self._decoder.layout, state, limits[1],
                 before.offsets, before.lengths, after.offsets, after.lengths, events, row,
             )  # fmt: skip
             if count < 0:
@@ -221,7 +274,7 @@ class RowBuffer:
                 following = int(state[walk.AT_EVENT])
                 last = int(transactions[chosen[-1]])
                 yield _Rows(
-                    chosen, row[:count], self._image(before, count), self._image(after, count),
+                    chosen, row[:count], self._image(data, before, count), self._image(data, after, count),
                     last, following < len(kinds) and transactions[following] == last,
                 )  # fmt: skip
         self._last_row = (file, int(state[walk.LAST_POSITION]), int(state[walk.ROW_IN_EVENT]))
@@ -230,22 +283,19 @@ class RowBuffer:
         shape = (len(self._decoder.layout), rows if needed else 0)
         return _Places(np.zeros(shape, dtype=np.int32), np.full(shape, -1, dtype=np.int32))
 
-    def _image(self, places: _Places, rows: int) -> pa.RecordBatch:
+    def _image(self, data: Bytes, places: _Places, rows: int) -> pa.RecordBatch:
         if not places.offsets.shape[1]:
-            return self._nulls(rows)
-        return self._decoder.decode(self._data, places.offsets[:, :rows], places.lengths[:, :rows])
-
-    def _nulls(self, rows: int) -> pa.RecordBatch:
-        schema = self._decoder.schema
-        return pa.RecordBatch.from_arrays([pa.nulls(rows, field.type) for field in schema], schema=schema)
+            return _nulls(self._decoder.schema, rows)
+        return self._decoder.decode(data, places.offsets[:, :rows], places.lengths[:, :rows])
 
 
-def _joined(parts: list[Longs]) -> Longs:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+def _nulls(schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(rows, field.type) for field in schema], schema=schema)
 
 
-def _without_rows(file: int, empty: pa.RecordBatch, transactions: tuple[Transaction, ...]) -> LogBatch:
-    none = np.empty(0, np.uint32)
+def without_rows(file: int, schema: pa.Schema, transactions: tuple[Transaction, ...]) -> LogBatch:
+    """A batch that only lists transactions."""
+    none, empty = np.empty(0, np.uint32), _nulls(schema, 0)
     return LogBatch(file, none.astype(np.int8), none.astype(np.uint64), none, none, empty, empty, transactions)
 
 

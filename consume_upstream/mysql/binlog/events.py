@@ -17,7 +17,9 @@ from vnode_backfill.words.errors import LogFormatError
 HEADER_BYTES = 19
 _FILE_NAME = re.compile(r"(?P<prefix>.+)\.(?P<number>\d+)\Z")
 _IN_USE = 0x01
-_CLIENT_CHARSET, _UPDATED_DATABASES = 4, 12
+_SQL_MODE, _CLIENT_CHARSET, _UPDATED_DATABASES = 1, 4, 12
+_STRICT_MODES = 1 << 21 | 1 << 22
+"""STRICT_TRANS_TABLES and STRICT_ALL_TABLES: for InnoDB both mean the same."""
 _VARIABLE_BYTES = {0: 4, 1: 8, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4}
 """Status variables of a QUERY event that have one size."""
 _COUNTED_VARIABLES = {5: 1, 6: 1, 11: 2}
@@ -172,6 +174,13 @@ class Statement:
 
     It is None if that is not known.
     """
+    sql_mode: int | None = None
+    """The modes of the session that ran it, as bits; None if they are not known."""
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether the server refuses to change a value on its own in this session, rather than warn of it."""
+        return self.sql_mode is not None and bool(self.sql_mode & _STRICT_MODES)
 
 
 def read_query(event: bytes, *, compressed: bool = False) -> Statement:
@@ -188,14 +197,19 @@ def read_query(event: bytes, *, compressed: bool = False) -> Statement:
     return Statement(database, text, *_read_variables(variables))
 
 
-def _read_variables(data: bytes) -> tuple[int | None, frozenset[str] | None]:
-    """The client's collation and the changed databases; whatever follows a variable that is not known is not read."""
-    cursor, collation = Cursor(data), None
+def _read_variables(data: bytes) -> tuple[int | None, frozenset[str] | None, int | None]:
+    """The client's collation, the changed databases and the modes.
+
+    Whatever follows a variable that is not known is not read.
+    """
+    cursor, collation, sql_mode = Cursor(data), None, None
     while cursor.left:
         code = cursor.number(1)
         if code == _UPDATED_DATABASES:
-            return collation, _updated_databases(cursor)
-        if code == _CLIENT_CHARSET:
+            return collation, _updated_databases(cursor), sql_mode
+        if code == _SQL_MODE:
+            sql_mode = cursor.number(8)
+        elif code == _CLIENT_CHARSET:
             collation = cursor.number(2)
             cursor.take(4)
         elif code in _COUNTED_VARIABLES:
@@ -205,7 +219,7 @@ def _read_variables(data: bytes) -> tuple[int | None, frozenset[str] | None]:
             cursor.take(_VARIABLE_BYTES[code])
         else:
             break
-    return collation, None
+    return collation, None, sql_mode
 
 
 def _updated_databases(cursor: Cursor) -> frozenset[str] | None:

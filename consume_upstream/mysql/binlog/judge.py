@@ -1,30 +1,37 @@
 """Judges the events that the routing kernel leaves to Python: statements, table maps, XA, and what nobody understands.
 
-What must be true: an event that may change the table in a way that rows do not show raises. A statement that may change
-the table's definition ends the reader before it, where the caller follows statements (`met`). Changes logged as
-statements, a transaction that takes back logged changes, a prepared XA
-transaction, a partial image and an incident raise. Everything else moves the reader on, and nothing more.
+What must be true: an event that may change a table in a way that rows do not show raises. A statement that may change
+the table's definition ends its reading before it, where the caller follows statements (`met`). Changes logged as
+statements, a transaction that takes back logged changes, a prepared XA transaction, a partial image and an incident
+raise. Everything else moves the reader on, and nothing more.
+
+A reader of several tables keeps them apart (`isolates`): what is wrong with one table is written into its `met`, the
+reader gives the table up and continues with the others. What is wrong with the log itself raises.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 
+from consume_upstream.log.batch import SharedBatch
 from consume_upstream.log.continuity import READ_AGAIN
 from consume_upstream.log.statement import LogCut, MetStatements, PassedStatement
 from consume_upstream.mysql.binlog import route
-from consume_upstream.mysql.binlog.batch import RowBuffer
-from consume_upstream.mysql.binlog.decoder import RowDecoder, ZeroDates
+from consume_upstream.mysql.binlog.batch import Listing, RowBuffer, TableRows, without_rows
+from consume_upstream.mysql.binlog.decoder import RowDecoder, ZeroDates, image_schema
 from consume_upstream.mysql.binlog.events import HEADER_BYTES, EventKind, Statement, unpack_rows
 from consume_upstream.mysql.binlog.place import Place
-from consume_upstream.mysql.binlog.table_map import Flavour, TableMap, check_table_map, read_table_map
-from consume_upstream.mysql.schema.labels import doubtful_labels, with_labels
+from consume_upstream.mysql.binlog.table_map import Flavour, check_table_map, read_table_map
+from consume_upstream.mysql.binlog.wanted import WantedTables
+from consume_upstream.mysql.schema.labels import Doubts, doubtful_labels, with_labels
 from consume_upstream.mysql.statements.actions import has_effect
-from consume_upstream.mysql.statements.effect import Effect, effect_of, text_of
+from consume_upstream.mysql.statements.effect import Effect, effects_of, text_of
 from vnode_backfill.words.columns import TableDefinition
-from vnode_backfill.words.errors import LogFormatError, SchemaChangedError
+from vnode_backfill.words.errors import BackfillError, LogFormatError, SchemaChangedError
 
-__all__ = ["EventJudge"]
+__all__ = ["EventJudge", "TableJudge"]
 
 _IGNORABLE = 0x80
 _STATEMENT_END = 1
@@ -34,8 +41,8 @@ _WAIT_FOR_JOB = (
 """Only a job follows statements. Whoever else reads the log waits for it."""
 
 
-class EventJudge:
-    """Judges events about one table; `rows` are the row events that wait to be decoded."""
+class TableJudge:
+    """Judges events about one table. `met`, where it is given, holds what was found."""
 
     def __init__(
         self,
@@ -45,50 +52,54 @@ class EventJudge:
         zero_dates: ZeroDates = "error",
         met: MetStatements | None = None,
     ) -> None:
-        self.place, self.met = place, met
-        self._definition, self._flavour, self._zero_dates = definition, flavour, zero_dates
-        self._doubts = doubtful_labels(definition, flavour)
-        self.rows = RowBuffer(RowDecoder(definition, flavour, zero_dates=zero_dates, doubts=self._doubts))
-        self.table_name = np.frombuffer(bytearray(_name_bytes(definition)), dtype=np.uint8)
-        self.table_map = np.zeros(1, dtype=np.uint8)
-        """The body of the table's last TABLE_MAP, as the kernel compares it."""
+        self.place, self.definition, self.met = place, definition, met
+        self._flavour, self._zero_dates = flavour, zero_dates
+        self._rows: TableRows | None = None
+        self._doubts: Doubts = {}
 
-    def accept_table_map(self, event: bytes) -> None:
-        """Rows of the table follow."""
-        place = self.place
-        if place.transaction < 0:
-            place.refuse("a table is mapped outside a transaction", "The log was not read from a boundary.")
-        if place.skipping:
-            return
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.definition.database, self.definition.table
+
+    def make_decoder(self) -> TableRows:
+        """What decodes the table's rows. It is made once, when rows come: of many tables most have none."""
+        if self._rows is None:
+            self._doubts = doubtful_labels(self.definition, self._flavour)
+            self._rows = TableRows(self._decoder(self._doubts))
+        return self._rows
+
+    def _decoder(self, doubts: Doubts) -> RowDecoder:
+        if doubts:
+            return RowDecoder(self.definition, self._flavour, zero_dates=self._zero_dates, doubts=doubts)
+        return _known_decoder(self.definition, self._flavour, self._zero_dates)
+
+    def accept_map(self, event: bytes) -> bool:
+        """Rows of the table follow; whether they are to be decoded."""
         found = read_table_map(event)
-        check_table_map(found, self._definition, self._flavour)
+        check_table_map(found, self.definition, self._flavour)
+        rows = self.make_decoder()
         if self._doubts and found.labels:
-            self._learn_labels(found)
-        self.table_map = np.frombuffer(bytearray(event[HEADER_BYTES + 8 :]), dtype=np.uint8)
-        place.state[route.TABLE_ID] = found.table_id
+            # What the log says of its labels holds for the whole slice: a statement that changes them ends it.
+            self.definition, self._doubts = with_labels(self.definition, found), {}
+            rows.decode_by(self._decoder({}))
+        return True
 
-    def judge_statement(self, statement: Statement) -> None:
-        """Stop for what may change the table; otherwise see whether the statement begins or ends a transaction."""
-        effect = effect_of(statement, self._definition.database, self._definition.table)
-        place = self.place
-        if effect in (Effect.ROLLBACK, Effect.ROLLBACK_TO) and place.touched and not place.skipping:
-            place.refuse(
+    def judge_statement(self, effect: Effect, statement: Statement, *, touched: bool) -> None:
+        """Stop for what may change the table. `touched` says whether the open transaction has changed it."""
+        if effect in (Effect.ROLLBACK, Effect.ROLLBACK_TO) and touched:
+            self.place.refuse(
                 "a transaction takes back changes of the table that are in the log",
                 "It changed a table of an engine without transactions as well, so the server logged both.",
             )
-        if effect in (Effect.SCHEMA, Effect.DATA) and not place.skipping:
-            if effect is Effect.DATA or has_effect(statement, self._definition.database, self._definition.table):
+        if effect in (Effect.SCHEMA, Effect.DATA):
+            if effect is Effect.DATA or has_effect(statement, *self.name):
                 self.refuse_statement(effect, statement)
             else:
                 self.pass_over(statement)
-        if effect is Effect.BEGIN:
-            place.begin_transaction()
-        elif not place.begun or effect in (Effect.COMMIT, Effect.ROLLBACK):
-            place.close_transaction()
 
     def refuse_statement(self, effect: Effect, statement: Statement) -> None:
         """The statement that ends here may change the table or its rows; a reader of rows can only stop."""
-        name, text = f"{self._definition.database}.{self._definition.table}", text_of(statement)[:500]
+        name, text = ".".join(self.name), text_of(statement)[:500]
         if effect is Effect.SCHEMA and self.met is not None:
             self.met.cut = LogCut(*self._around(statement), text, *self.place.open_statement(0)[1:])
             return
@@ -112,26 +123,91 @@ class EventJudge:
         place = self.place
         return place.open_statement(len(statement.raw))[0], (place.file.number, place.pos)
 
+    def refuse_prepared(self) -> None:
+        """A prepared transaction is in the log long before it is visible."""
+        self.place.refuse(
+            "an XA PREPARE touches the table",
+            "Its changes become visible at an XA COMMIT, which may come much later or never.",
+            f"End it at the source: XA RECOVER lists it, XA COMMIT or XA ROLLBACK ends it. {READ_AGAIN}",
+        )
+
+    def refuse_partial_update(self) -> None:
+        self.place.refuse(
+            "an update of the table holds a part of a JSON value",
+            "binlog_row_value_options is PARTIAL_JSON. What is logged like that stays so, whatever is set now.",
+            "SET GLOBAL binlog_row_value_options = ''; "
+            "sessions that are open keep the old value until they connect again. "
+            f"{READ_AGAIN}",
+        )
+
+
+class EventJudge:
+    """Judges events of the log for the tables that are read; `rows` are the row events that wait to be decoded."""
+
+    def __init__(self, place: Place, tables: Sequence[TableJudge], *, isolates: bool = False) -> None:
+        self.place, self.tables, self._isolates = place, tables, isolates
+        self.wanted = WantedTables([table.definition for table in tables], place.state)
+        self.rows = RowBuffer()
+        self._failed: set[int] = set()
+
+    @property
+    def nothing_left(self) -> bool:
+        """Whether no table is read any more."""
+        return not self.wanted.left
+
+    def accept_table_map(self, event: bytes) -> None:
+        """Rows of a table follow."""
+        place = self.place
+        if place.transaction < 0:
+            place.refuse("a table is mapped outside a transaction", "The log was not read from a boundary.")
+        if place.skipping:
+            return
+        body = event[HEADER_BYTES + 8 :]
+        number = self.wanted.find(body)
+        with self._about(number):
+            if self.tables[number].accept_map(event):
+                self.wanted.check(number, body, _table_id(event))
+
+    def judge_statement(self, statement: Statement) -> None:
+        """Let each table judge it; then see whether the statement begins or ends a transaction."""
+        place, left = self.place, self.wanted.left
+        effects = effects_of(statement, [self.tables[number].name for number in left])
+        if not place.skipping:
+            for number, effect in zip(left, effects, strict=True):
+                self._judge_for(number, effect, statement)
+        if Effect.BEGIN in effects:
+            place.begin_transaction()
+        elif not place.begun or Effect.COMMIT in effects or Effect.ROLLBACK in effects:
+            place.close_transaction()
+
+    def _judge_for(self, number: int, effect: Effect, statement: Statement) -> None:
+        table = self.tables[number]
+        with self._about(number):
+            table.judge_statement(effect, statement, touched=self.wanted.is_touched(number))
+        if table.met is not None and table.met.cut is not None:
+            # Rows of its transaction come again when the log is read from before the statement.
+            self.rows.drop(number, self.place.transaction)
+            self.wanted.give_up(number)
+
     def end_xa(self, event: bytes) -> None:
-        """A prepared transaction is in the log long before it is visible; with ONE PHASE it is committed."""
+        """A prepared transaction is refused by the tables it touches; with ONE PHASE it is committed."""
         one_phase = len(event) > HEADER_BYTES and event[HEADER_BYTES] != 0
-        if self.place.touched and not one_phase and not self.place.skipping:
-            self.place.refuse(
-                "an XA PREPARE touches the table",
-                "Its changes become visible at an XA COMMIT, which may come much later or never.",
-                f"End it at the source: XA RECOVER lists it, XA COMMIT or XA ROLLBACK ends it. {READ_AGAIN}",
-            )
+        if not one_phase and not self.place.skipping:
+            for number in self.wanted.left:
+                if self.wanted.is_touched(number):
+                    with self._about(number):
+                        self.tables[number].refuse_prepared()
         self.place.close_transaction()
 
     def accept_compressed_rows(self, event: bytes) -> None:
         """Rows that MariaDB compressed because of log_bin_compress."""
-        place = self.place
+        place, number = self.place, self._table_of_rows(event)
         if not place.skipping:
-            kind, unpacked = unpack_rows(event)
-            self.rows.append_event(unpacked, kind, place.transaction, place.pos)
-        place.state[route.TOUCHED] = 1
-        if event[HEADER_BYTES + 6] & _STATEMENT_END:
-            place.state[route.TABLE_ID] = -1
+            with self._about(number):
+                kind, unpacked = unpack_rows(event)
+                self.rows.append_event(unpacked, kind, number, place.transaction, place.pos)
+        self.wanted.touch(number)
+        self._end_of_statement(event)
 
     def judge_unknown(self, event: bytes) -> None:
         """Pass over an event only if it says that it may be passed over."""
@@ -143,23 +219,60 @@ class EventJudge:
                 f"Look into the server's error log for what it lost. {READ_AGAIN}",
             )
         if kind == EventKind.PARTIAL_UPDATE_ROWS:
-            self.place.refuse(
-                "an update of the table holds a part of a JSON value",
-                "binlog_row_value_options is PARTIAL_JSON. What is logged like that stays so, whatever is set now.",
-                "SET GLOBAL binlog_row_value_options = ''; "
-                "sessions that are open keep the old value until they connect again. "
-                f"{READ_AGAIN}",
-            )
-        if not int.from_bytes(event[17:19], "little") & _IGNORABLE:
+            number = self._table_of_rows(event)
+            with self._about(number):
+                self.tables[number].refuse_partial_update()
+            self._end_of_statement(event)
+        elif not int.from_bytes(event[17:19], "little") & _IGNORABLE:
             self.place.refuse(f"the log holds an event of type {kind}, which is not understood", event[:64].hex())
 
-    def _learn_labels(self, found: TableMap) -> None:
-        """What the log says of its labels holds for the whole slice: a statement that changes them ends it."""
-        self._definition, self._doubts = with_labels(self._definition, found), {}
-        self.rows.decode_by(RowDecoder(self._definition, self._flavour, zero_dates=self._zero_dates))
+    def _table_of_rows(self, event: bytes) -> int:
+        number = self.wanted.of_rows(_table_id(event)) if self.place.transaction >= 0 else -1
+        if number < 0:
+            self.place.refuse(
+                "rows come outside a transaction, or of a table that is not mapped",
+                "The log was not read from a boundary.",
+            )
+        return number
+
+    def _end_of_statement(self, event: bytes) -> None:
+        if event[HEADER_BYTES + 6] & _STATEMENT_END:
+            self.wanted.end_statement()
+
+    def decoded(self, limits: tuple[int, int]) -> Iterator[SharedBatch]:
+        """Decode what waits, table by table, and list every transaction of the book."""
+        place = self.place
+        listing = Listing(place.book, place.file.number, int(place.state[route.TRANSACTIONS]))
+        for number, waiting in self.rows.by_table():
+            if number not in self._failed:
+                begins = (place.file.number, int(place.book.starts[waiting.transactions[0]]))
+                with self._about(number, begins):
+                    for batch in self.tables[number].make_decoder().batches(self.rows.data, waiting, listing, limits):
+                        yield SharedBatch(number, batch)
+        rest = listing.rest()
+        if rest:
+            yield SharedBatch(0, without_rows(listing.file, image_schema(self.tables[0].definition), rest))
+        self.rows.clear()
+
+    @contextmanager
+    def _about(self, number: int, begins: tuple[int, int] | None = None) -> Iterator[None]:
+        """What fails here is about this table alone; its transaction begins at `begins`, or is the open one."""
+        try:
+            yield
+        except BackfillError as error:
+            met = self.tables[number].met
+            if not self._isolates or met is None or error.retryable:
+                raise
+            met.error, met.failed_at = error, begins or self.place.open_statement(0)[0]
+            self._failed.add(number)
+            self.wanted.give_up(number)
 
 
-def _name_bytes(definition: TableDefinition) -> bytes:
-    """Database and table as a TABLE_MAP has them."""
-    names = (definition.database.encode(), definition.table.encode())
-    return b"".join(bytes((len(name),)) + name + b"\0" for name in names)
+@lru_cache(maxsize=1024)
+def _known_decoder(definition: TableDefinition, flavour: Flavour, zero_dates: ZeroDates) -> RowDecoder:
+    """A decoder holds nothing of what it decodes. A live job makes a reader every second, of the same tables."""
+    return RowDecoder(definition, flavour, zero_dates=zero_dates)
+
+
+def _table_id(event: bytes) -> int:
+    return int.from_bytes(event[HEADER_BYTES : HEADER_BYTES + 6], "little")

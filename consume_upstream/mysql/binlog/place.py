@@ -27,7 +27,7 @@ class Place:
         self.book = book
         self.state = np.zeros(route.ROUTE_STATE_SIZE, dtype=np.int64)
         self.state[route.POSITION] = start.pos
-        self.state[[route.TRANSACTION, route.TABLE_ID]] = -1
+        self.state[[route.TRANSACTION, route.LAST_TABLE]] = -1
 
     @property
     def position(self) -> LogPosition:
@@ -56,11 +56,6 @@ class Place:
         return bool(self.state[route.BEGUN])
 
     @property
-    def touched(self) -> bool:
-        """Whether the open transaction has changed the table."""
-        return bool(self.state[route.TOUCHED])
-
-    @property
     def skipping(self) -> bool:
         """Whether the caller does not want the open transaction."""
         self.book.judge(int(self.state[route.TRANSACTIONS]))
@@ -73,8 +68,7 @@ class Place:
         """The transaction ends at the position that is reached."""
         if self.transaction >= 0:
             self.book.ends[self.transaction] = self.pos
-        self.state[[route.TRANSACTION, route.TABLE_ID]] = -1
-        self.state[route.TOUCHED] = 0
+        self.state[route.TRANSACTION] = -1
 
     def open_statement(self, event_bytes: int) -> tuple[tuple[int, int], str, int]:
         """Where the transaction of the statement that ends here begins, its global id, and its time."""
@@ -87,7 +81,7 @@ class Place:
         """The log is read up to where the open transaction begins."""
         if self.transaction >= 0:
             self.state[route.TRANSACTIONS] = self.transaction
-        self.state[[route.TRANSACTION, route.TABLE_ID]] = -1
+        self.state[route.TRANSACTION] = -1
 
     def keep_open_transaction(self) -> None:
         """Forget every transaction but the open one, which becomes the first of the next batch."""

@@ -1,4 +1,4 @@
-"""Reads a slice `(start, stop]` of the binlog and yields the changes of one table as Arrow batches.
+"""Reads a slice `(start, stop]` of the binlog and yields the changes of one table, or of several, as Arrow batches.
 
 What must be true: every change of the table that the slice holds is yielded once, in log order, decoded exactly; or the
 reader raises. It raises where the log holds something it cannot take exactly: a table that is no longer the stored one,
@@ -8,17 +8,22 @@ that follows statements (`met`) has the reader end before DDL that may touch the
 
 `start` and `stop` are ends of transactions, or the start of a file (position 4); `stop` may be in a later file. Every
 transaction of the slice is reported, also those that do not touch the table, because the caller keeps the set of GTIDs.
+
+Several tables are read in one dump, and each event is looked at once. All of the above holds for each table as if it
+were read alone: a statement about one ends the reading of that one, and so does what is wrong with it, which is
+returned and not raised. The reader ends at `stop`, or when no table is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
 
-from consume_upstream.log.batch import LogBatch
+from consume_upstream.log.batch import LogBatch, SharedBatch
 from consume_upstream.log.continuity import check_same_file
 from consume_upstream.log.identity import LogIdentity
 from consume_upstream.log.statement import MetStatements
@@ -36,21 +41,34 @@ from consume_upstream.mysql.binlog.events import (
     read_query,
     read_rotate,
 )
-from consume_upstream.mysql.binlog.judge import EventJudge
+from consume_upstream.mysql.binlog.judge import EventJudge, TableJudge
 from consume_upstream.mysql.binlog.place import Place
 from consume_upstream.mysql.binlog.split import MALFORMED, Longs, first_damaged, split_events
 from consume_upstream.mysql.binlog.table_map import Flavour
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import LogFormatError, OffsetError, SourceLostError
 
-__all__ = ["LogBatch", "LogPosition", "LogSlice", "open_slice", "read_log"]
+__all__ = ["LogBatch", "LogPosition", "LogSlice", "WantedTable", "open_slice", "read_log", "read_together"]
 
 _NO_STOP = 2**62
 _FILE_START = 4
 _ARTIFICIAL = 0x20
-_BUFFER_BYTES = 16 << 20
+_BUFFER_BYTES, _MOST_BUFFERS = 16 << 20, 4
+"""Of many tables each has few rows in a buffer, and decoding those of one costs something whatever their number."""
 _UNPACKED_BLOCK = 4 << 20
 _ZSTD, _UNCOMPRESSED = 0, 255
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTable:
+    """A table that is read from the log. What is found of statements about it is written into `met`.
+
+    Without `met`, a statement that may change the table raises.
+    """
+
+    definition: TableDefinition
+    zero_dates: ZeroDates = "error"
+    met: MetStatements | None = None
 
 
 def read_log(  # noqa: PLR0913 - the options are keyword-only
@@ -68,23 +86,48 @@ def read_log(  # noqa: PLR0913 - the options are keyword-only
     log: str = "",
     met: MetStatements | None = None,
 ) -> Iterator[LogBatch]:
-    """Yield the changes in `(start, stop]`. The connection is opened at the first batch and closed at the end.
+    """Yield the changes of one table in `(start, stop]`, or raise.
 
     `log` is the identity of the file of `start`, if it is known: another file of that name raises before its first
     event is read. Demands that `server_id` is used by no other dump of this server at the time. Memory is bounded by
     `batch_bytes` and the longest event; a transaction of any size is cut into batches. Transactions for which
     `skip_gtids` is true yield no rows. With `met`, a statement that may change the table ends the slice before it, and
-    is written down there; without, it raises.
+    is written down there; without, it raises. The connection is opened at the first batch and closed at the end.
     """
     if start.order > stop.order:
         raise OffsetError(f"the log cannot be read from {start.file}:{start.pos} back to {stop.file}:{stop.pos}")
     if start.order == stop.order:
         return
-    part = open_slice(definition, flavour, start, stop, zero_dates=zero_dates, skip_gtids=skip_gtids, met=met)
+    part = open_slice([WantedTable(definition, zero_dates, met)], flavour, start, stop, skip_gtids=skip_gtids)
     part.limits = (batch_rows, batch_bytes)
-    part.known = LogIdentity.parse(log) if log else None
-    stream = DumpStream(connect, server_id, flavour, start)
+    for batch in _dumped(part, DumpStream(connect, server_id, flavour, start), log):
+        yield batch.rows
+
+
+def read_together(
+    connect: ConnectionFactory,
+    server_id: int,
+    tables: Sequence[WantedTable],
+    flavour: Flavour,
+    start: LogPosition,
+    stop: LogPosition,
+    *,
+    log: str = "",
+) -> Iterator[SharedBatch]:
+    """Yield the changes of several tables in `(start, stop]`, in one dump; as `read_log` otherwise.
+
+    What cannot be read of a table that has `met` is written down there. Then nothing that was yielded of it counts.
+    """
+    if start.order > stop.order:
+        raise OffsetError(f"the log cannot be read from {start.file}:{start.pos} back to {stop.file}:{stop.pos}")
+    if start.order < stop.order and tables:
+        part = open_slice(tables, flavour, start, stop, isolates=True)
+        yield from _dumped(part, DumpStream(connect, server_id, flavour, start), log)
+
+
+def _dumped(part: LogSlice, stream: DumpStream, log: str) -> Iterator[SharedBatch]:
     try:
+        part.known = LogIdentity.parse(log) if log else None
         for block in stream.blocks():
             yield from part.take(block)
             if part.finished:
@@ -95,18 +138,25 @@ def read_log(  # noqa: PLR0913 - the options are keyword-only
 
 
 def open_slice(
-    definition: TableDefinition,
+    tables: Sequence[WantedTable],
     flavour: Flavour,
     start: LogPosition,
     stop: LogPosition,
     *,
-    zero_dates: ZeroDates = "error",
     skip_gtids: Callable[[str], bool] | None = None,
-    met: MetStatements | None = None,
+    isolates: bool = False,
 ) -> LogSlice:
-    """The slice `(start, stop]` of the log for one table, of which nothing is read yet."""
+    """The slice `(start, stop]` of the log for these tables, of which nothing is read yet.
+
+    With `isolates`, what is wrong with one table is written into its `met`, and the others are read on. Without, a
+    definition that cannot be decoded is refused at once.
+    """
     place = Place(start, TransactionBook(skip_gtids))
-    return LogSlice(EventJudge(place, definition, flavour, zero_dates, met), stop)
+    judges = [TableJudge(place, table.definition, flavour, table.zero_dates, table.met) for table in tables]
+    if not isolates:
+        for judge in judges:
+            judge.make_decoder()
+    return LogSlice(EventJudge(place, judges, isolates=isolates), stop)
 
 
 class LogSlice:
@@ -118,6 +168,7 @@ class LogSlice:
         self.known: LogIdentity | None = None
         """The identity of the first file, until it was compared."""
         self._judge, self._place, self._stop = judge, judge.place, stop
+        self._buffer_bytes = _BUFFER_BYTES * min(len(judge.tables), _MOST_BUFFERS)
         self._trailer = 0
         self._described = False
 
@@ -129,7 +180,7 @@ class LogSlice:
             hint="If the server lost its log or was replaced, continue by GTID or re-snapshot.",
         )
 
-    def take(self, block: EventBlock) -> Iterator[LogBatch]:
+    def take(self, block: EventBlock) -> Iterator[SharedBatch]:
         """Go through a block of events; yields when enough rows wait or a file or the slice ends."""
         at, count = 0, len(block.offsets)
         while at < count and not self.finished:
@@ -148,7 +199,7 @@ class LogSlice:
             kind = block.data[block.offsets[damaged] + 4]
             self._place.refuse(f"event of type {kind} is damaged", "Its CRC32 does not match its bytes.")
 
-    def _file_event(self, event: bytes) -> Iterator[LogBatch]:
+    def _file_event(self, event: bytes) -> Iterator[SharedBatch]:
         """ROTATE names the file that follows.
 
         FORMAT_DESCRIPTION is a file's first event, also when the dump starts later.
@@ -176,7 +227,7 @@ class LogSlice:
             check_same_file(f"{self._place.position.file}:{self._place.position.pos}", known, found)
         self.known = None
 
-    def _next_file(self, position: LogPosition) -> Iterator[LogBatch]:
+    def _next_file(self, position: LogPosition) -> Iterator[SharedBatch]:
         """Begin another file. The server names the file at its end, and again when it sends from it."""
         if position.number == self._place.file.number:
             if position.pos != self._place.pos:
@@ -194,22 +245,25 @@ class LogSlice:
         yield from self._drain()
         self._place.begin_file(position)
 
-    def _route(self, block: EventBlock, first: int, last: int, trailer: int, *, counted: bool) -> Iterator[LogBatch]:
+    def _route(self, block: EventBlock, first: int, last: int, trailer: int, *, counted: bool) -> Iterator[SharedBatch]:
         """Let the kernel go through `[first, last)`, and look at each event it stops at."""
         if first < last and not self._described:
             self._place.refuse("the log does not begin with its description", "The server sent another event first.")
-        events, transactions, positions = (np.empty(last - first, dtype=np.int64) for _ in range(3))
-        at, judge, book = first, self._judge, self._place.book
+        events, transactions, positions, tables = (np.empty(last - first, dtype=np.int64) for _ in range(4))
+        at, judge, book, wanted = first, self._judge, self._place.book, self._judge.wanted
         while at < last and not self.finished:
             stop = self._stop.pos if counted and self._place.file.number == self._stop.number else _NO_STOP
             at, rows, reason = route.route_events(
                 block.data, block.offsets, block.sizes, at, last, trailer, counted, stop, route.CLASSES,
-                judge.table_name, judge.table_map, self._place.state,
-                book.gtids, book.kinds, book.starts, book.ends, book.times, events, transactions, positions,
+                wanted.names, wanted.bounds, wanted.slots, wanted.maps, wanted.map_bounds,
+                wanted.ids, wanted.mapped, wanted.touched, self._place.state,
+                book.gtids, book.kinds, book.starts, book.ends, book.times, events, transactions, positions, tables,
             )  # fmt: skip
-            self._keep_rows(block, events[:rows], transactions[:rows], positions[:rows], trailer)
-            if reason == route.TRANSACTIONS_FULL or judge.rows.bytes >= _BUFFER_BYTES:
+            self._keep_rows(block, events[:rows], tables[:rows], transactions[:rows], positions[:rows], trailer)
+            if reason == route.TRANSACTIONS_FULL or judge.rows.bytes >= self._buffer_bytes:
                 yield from self._drain()
+                if judge.nothing_left:
+                    return
             if reason == route.LOOK:
                 yield from self._look(block.event(at), trailer, counted=counted)
                 at += 1
@@ -220,18 +274,25 @@ class LogSlice:
         if self.finished:
             yield from self._drain()
 
-    def _keep_rows(self, block: EventBlock, chosen: Longs, transactions: Longs, positions: Longs, trailer: int) -> None:
+    def _keep_rows(
+        self, block: EventBlock, chosen: Longs, tables: Longs, transactions: Longs, positions: Longs, trailer: int
+    ) -> None:
         book = self._place.book
         book.judge(int(self._place.state[route.TRANSACTIONS]))
         keep = ~book.skipped[transactions]
-        self._judge.rows.append(block, chosen[keep], transactions[keep], positions[keep], trailer)
+        self._judge.rows.append(block, chosen[keep], tables[keep], transactions[keep], positions[keep], trailer)
 
-    def _drain(self) -> Iterator[LogBatch]:
+    def _drain(self) -> Iterator[SharedBatch]:
         """Decode what waits; the open transaction, if there is one, is the first of the next batch."""
-        place = self._place
-        count = int(place.state[route.TRANSACTIONS])
-        yield from self._judge.rows.drain(place.file.number, place.book, count, self.limits)
-        place.keep_open_transaction()
+        yield from self._judge.decoded(self.limits)
+        self._place.keep_open_transaction()
+        if self._judge.nothing_left:
+            self._end_early()
+
+    def _end_early(self) -> None:
+        """No table is left to read; the slice ends before the open transaction."""
+        self._place.forget_open_transaction()
+        self.finished = True
 
     def _reach_stop(self) -> None:
         position = self._place.pos
@@ -243,7 +304,7 @@ class LogSlice:
             )
         self.finished = True
 
-    def _look(self, event: bytes, trailer: int, *, counted: bool) -> Iterator[LogBatch]:
+    def _look(self, event: bytes, trailer: int, *, counted: bool) -> Iterator[SharedBatch]:
         """An event that the kernel left to us. Its size counts before what is in it is looked at."""
         # MariaDB sends the encryption's parameters, which follow a file's first event, again when a dump starts later;
         # the rest of the log it sends decrypted.
@@ -274,13 +335,12 @@ class LogSlice:
                 self._judge.accept_compressed_rows(body)
             case _:
                 self._judge.judge_unknown(body)
-        if self._judge.met is not None and self._judge.met.cut is not None:
-            self._place.forget_open_transaction()
-            self.finished = True
+        if self._judge.nothing_left:
+            self._end_early()
         elif counted:
             self._reach_stop()
 
-    def _unpacked(self, event: bytes) -> Iterator[LogBatch]:
+    def _unpacked(self, event: bytes) -> Iterator[SharedBatch]:
         """The events of a compressed transaction; they have neither checksums nor positions."""
         payload = read_payload(event)
         if payload.compression not in (_ZSTD, _UNCOMPRESSED):

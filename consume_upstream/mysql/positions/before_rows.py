@@ -13,13 +13,14 @@ A statement inside a transaction (CREATE TABLE … SELECT) is not passed over: a
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from consume_upstream.mysql.binlog.batch import TransactionBook
-from consume_upstream.mysql.binlog.dump import DumpStream
 from consume_upstream.mysql.binlog.events import LogPosition, Statement
-from consume_upstream.mysql.binlog.judge import EventJudge
+from consume_upstream.mysql.binlog.judge import EventJudge, TableJudge
 from consume_upstream.mysql.binlog.place import Place
-from consume_upstream.mysql.binlog.reader import LogSlice
 from consume_upstream.mysql.known_table import KnownTable
+from consume_upstream.mysql.positions.judged_stretch import judge_stretch
 from consume_upstream.mysql.statements.effect import Effect
 
 __all__ = ["behind_first_statements"]
@@ -31,33 +32,23 @@ def behind_first_statements(table: KnownTable, start: LogPosition, stop: LogPosi
     It is `start` if there is none.
     """
     judge = _BeforeRows(table, start)
-    found = LogSlice(judge, stop)
-    stream = DumpStream(table.connect, table.server_ids[0], table.identity.flavour, start)
-    try:
-        for block in stream.blocks():
-            for _ in found.take(block):
-                pass
-            if found.finished:
-                return judge.begin
-        found.raise_unfinished()
-    except _RowsFoundError:
-        return judge.begin
-    finally:
-        stream.close()
+    with suppress(_RowsFoundError):
+        judge_stretch(table, EventJudge(judge.place, [judge]), start, stop)
+    return judge.begin
 
 
 class _RowsFoundError(Exception):
     """Rows of the table begin here, or what can only be taken as such."""
 
 
-class _BeforeRows(EventJudge):
+class _BeforeRows(TableJudge):
     """Passes over statements about the table, and stops at the first rows."""
 
     def __init__(self, table: KnownTable, start: LogPosition) -> None:
         super().__init__(Place(start, TransactionBook(None)), table.definition, table.identity.flavour)
         self.begin = start
 
-    def accept_table_map(self, event: bytes) -> None:  # noqa: ARG002 - what it says of the rows does not matter
+    def accept_map(self, event: bytes) -> bool:  # noqa: ARG002 - what it says of the rows does not matter
         raise _RowsFoundError
 
     def refuse_statement(self, effect: Effect, statement: Statement) -> None:  # noqa: ARG002 - nor what it says

@@ -24,26 +24,40 @@ from dataclasses import replace
 
 from pymysql.connections import Connection
 
+from consume_upstream.log.continuity import check_same_file
 from consume_upstream.log.gtid import GtidSet
+from consume_upstream.log.identity import LogIdentity
 from consume_upstream.log.offset import CdcOffset
 from consume_upstream.log.statement import FoundStatement, LogCut, PassedStatement
 from consume_upstream.mysql import sql
 from consume_upstream.mysql.binlog.batch import TransactionBook
-from consume_upstream.mysql.binlog.dump import DumpStream
 from consume_upstream.mysql.binlog.events import LogPosition, Statement
-from consume_upstream.mysql.binlog.judge import EventJudge
+from consume_upstream.mysql.binlog.judge import EventJudge, TableJudge
 from consume_upstream.mysql.binlog.place import Place
-from consume_upstream.mysql.binlog.reader import LogSlice, read_log
+from consume_upstream.mysql.binlog.reader import read_log
 from consume_upstream.mysql.known_table import KnownTable
+from consume_upstream.mysql.positions.file_identity import identity_now, take_identity
+from consume_upstream.mysql.positions.judged_stretch import judge_stretch
 from consume_upstream.mysql.schema.current_table import CurrentTable, read_current
 from consume_upstream.mysql.schema.derive import effect_of_first
+from consume_upstream.mysql.schema.follow_partitions import changes_partitions, partitions_after
 from consume_upstream.mysql.server import ask
+from consume_upstream.mysql.sql import quoted
 from consume_upstream.mysql.statements.actions import actions_of
 from consume_upstream.mysql.statements.effect import Effect
 from consume_upstream.mysql.statements.table_actions import Nothing, PartitionsEmptied, TableAction, TableGone
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import SourceError, SourceLostError
-from vnode_backfill.words.schema_change import Ended, NewCopy, NoEffect, StatementEffect
+from vnode_backfill.words.partitioning import Partitioning
+from vnode_backfill.words.schema_change import (
+    Carried,
+    Ended,
+    NewCopy,
+    NoEffect,
+    RowsOfPartitions,
+    StatementEffect,
+    StatementOutcome,
+)
 
 __all__ = ["effect_of", "found_statement", "only_removes_partitions"]
 
@@ -52,10 +66,12 @@ _COMES_BACK_WITHIN = 60
 _ATTEMPTS = 5
 
 
-def effect_of(table: KnownTable, found: FoundStatement, *, keep_partitions: bool = False) -> StatementEffect | None:
-    """What the statement did to the table that has the known definition before it.
+def effect_of(
+    table: KnownTable, found: FoundStatement, *, gone: RowsOfPartitions = "delete"
+) -> StatementOutcome | None:
+    """What the statement did to the table that has the known definition, and partitions, before it.
 
-    None if that cannot be said yet. `keep_partitions` is for a target that keeps the rows of partitions that go.
+    None if that cannot be said yet. `gone` says what becomes of the rows of partitions that are dropped.
     """
     for _ in range(_ATTEMPTS):
         before, folds, _ = _look(table)
@@ -69,10 +85,44 @@ def effect_of(table: KnownTable, found: FoundStatement, *, keep_partitions: bool
             detail=f"{_ATTEMPTS} times it was another one after the end of the log was asked for.",
         )
     chain = _statements(table, found.before, end, folds=folds)
-    effect = effect_of_chain(table.definition, chain, now, keep_partitions=keep_partitions)
+    effect = effect_of_chain(table.definition, chain, now, gone=gone)
+    exchanged = [action for action in (chain or [()])[0] if _is_exchange(action)]
+    if isinstance(effect, Carried) and exchanged and not _came_empty(table, found, exchanged, folds=folds):
+        effect = _or_ended(NewCopy("EXCHANGE PARTITION has brought rows"), chain, now)
     if isinstance(effect, Ended) and clock - found.logged_at < _COMES_BACK_WITHIN:
         return None
-    return effect
+    return StatementOutcome(effect, _partitions_after(table.definition, chain, now))
+
+
+def _partitions_after(
+    definition: TableDefinition, chain: Sequence[tuple[TableAction, ...]], now: CurrentTable | None
+) -> Partitioning | None:
+    return partitions_after(definition.partitioning, chain, now.partitioning if now else None) if chain else None
+
+
+def _is_exchange(action: TableAction) -> bool:
+    return isinstance(action, PartitionsEmptied) and action.kind == "exchange"
+
+
+def _came_empty(table: KnownTable, found: FoundStatement, exchanged: Sequence[TableAction], *, folds: bool) -> bool:
+    """Whether the exchange has brought no row that is still there.
+
+    The log does not say what the other table held. But a partition that is empty now holds no row that came, and
+    whatever took such a row away again is in the log. That is so unless a later statement has moved rows to other
+    partitions; it would be in the log before the end that is asked for afterwards.
+    """
+    names = [name for action in exchanged if isinstance(action, PartitionsEmptied) for name in action.names]
+    shown = ", ".join(map(quoted, names))
+    try:
+        with table.connect() as connection:
+            rows = ask(connection, f"SELECT 1 FROM {sql.table_name(table.definition)} PARTITION ({shown}) LIMIT 1")
+    except SourceError as error:
+        if error.retryable:
+            raise
+        return False
+    later = _statements(table, found.before, table.written_offset(), folds=folds)[1:]
+    moved = any(changes_partitions(actions, table.definition.partitioning) for actions in later)
+    return not rows and not moved
 
 
 def effect_of_chain(
@@ -80,7 +130,7 @@ def effect_of_chain(
     chain: Sequence[tuple[TableAction, ...]],
     now: CurrentTable | None,
     *,
-    keep_partitions: bool = False,
+    gone: RowsOfPartitions = "reread",
 ) -> StatementEffect:
     """The effect of the first of all statements up to now, whatever the others do.
 
@@ -88,11 +138,16 @@ def effect_of_chain(
     that would help, it has ended.
     """
     first, *later = chain or [()]
-    if not first or (keep_partitions and only_removes_partitions(first)):
+    if not first or (gone == "keep" and only_removes_partitions(first)):
         return NoEffect()
-    effect = effect_of_first(definition, [first, *filter(None, later)], now)
-    gone = [action for actions in chain for action in actions if isinstance(action, TableGone)]
-    return Ended(gone[-1].how) if isinstance(effect, NewCopy) and now is None and gone else effect
+    return _or_ended(effect_of_first(definition, [first, *filter(None, later)], now, gone), chain, now)
+
+
+def _or_ended(
+    effect: StatementEffect, chain: Sequence[tuple[TableAction, ...]], now: CurrentTable | None
+) -> StatementEffect:
+    left = [action for actions in chain for action in actions if isinstance(action, TableGone)]
+    return Ended(left[-1].how) if isinstance(effect, NewCopy) and now is None and left else effect
 
 
 def only_removes_partitions(actions: tuple[TableAction, ...]) -> bool:
@@ -116,9 +171,23 @@ def found_statement(
     if isinstance(met, PassedStatement):
         return FoundStatement(start, stop, met.text)
     log = next((offset.log for offset in (after, upto) if offset.number == number and offset.log), "")
+    log = log or _identity_between(table, stop, upto)
     before = replace(start, gtids=_gtids_at(table, after, start), log=log)
     behind = replace(stop, gtids=_with_gtid(table, before, stop, met.gtid), log=log)
     return FoundStatement(before, behind, met.text, met.gtid, met.timestamp)
+
+
+def _identity_between(table: KnownTable, point: CdcOffset, upto: CdcOffset) -> str:
+    """The identity of a file between the first and the last of a stretch, whose identities are known.
+
+    A log that was reset before it was taken has another last file, too, which is noticed here. One that is reset later
+    is noticed when the file is read.
+    """
+    identity = take_identity(table.connect, table.identity.flavour, point)
+    if upto.log:
+        now = identity_now(table.connect, table.identity.flavour, upto)
+        check_same_file(str(upto), LogIdentity.parse(upto.log), now)
+    return str(identity)
 
 
 def _look(table: KnownTable) -> tuple[CurrentTable | None, bool, int]:
@@ -143,41 +212,35 @@ def _statements(table: KnownTable, after: CdcOffset, upto: CdcOffset, *, folds: 
     """What each statement about the table in the stretch does; rows are left alone."""
     start, stop = LogPosition(after.file, after.pos), LogPosition(upto.file, upto.pos)
     judge = _CollectsStatements(table, start, folds=folds)
-    if start.order >= stop.order:
-        return judge.found
-    part = LogSlice(judge, stop)
-    stream = DumpStream(table.connect, table.server_ids[0], table.identity.flavour, start)
-    try:
-        for block in stream.blocks():
-            for _ in part.take(block):
-                pass
-            if part.finished:
-                return judge.found
-        part.raise_unfinished()
-    finally:
-        stream.close()
+    judge_stretch(table, _LenientJudge(judge.place, [judge]), start, stop)
+    return judge.found
 
 
-class _CollectsStatements(EventJudge):
+class _CollectsStatements(TableJudge):
     """Looks at every statement about the table, and at nothing else."""
 
     def __init__(self, table: KnownTable, start: LogPosition, *, folds: bool) -> None:
         super().__init__(Place(start, TransactionBook(None)), table.definition, table.identity.flavour)
         self.found: list[tuple[TableAction, ...]] = []
-        self._name, self._folds = (table.definition.database, table.definition.table), folds
+        self._folds = folds
 
-    def accept_table_map(self, event: bytes) -> None:
+    def accept_map(self, event: bytes) -> bool:  # noqa: ARG002 - what it says of the rows does not matter
         """Rows are not read, so that nothing is said about their table."""
-
-    def judge_unknown(self, event: bytes) -> None:
-        """The reader that captures the rows refuses what it does not understand."""
+        return False
 
     def refuse_statement(self, effect: Effect, statement: Statement) -> None:
         if effect is Effect.SCHEMA:
-            self.found.append(actions_of(statement, *self._name, folds_names=self._folds))
+            self.found.append(actions_of(statement, *self.name, folds_names=self._folds))
 
     def pass_over(self, statement: Statement) -> None:
         self.refuse_statement(Effect.SCHEMA, statement)
+
+
+class _LenientJudge(EventJudge):
+    """Passes over every event that is not understood."""
+
+    def judge_unknown(self, event: bytes) -> None:
+        """The reader that captures the rows refuses what it does not understand."""
 
 
 def _gtids_at(table: KnownTable, after: CdcOffset, point: CdcOffset) -> str:

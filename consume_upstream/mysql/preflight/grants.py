@@ -14,7 +14,7 @@ from pymysql.connections import Connection
 
 from consume_upstream.mysql.server import ask
 
-__all__ = ["Privileges", "parse_grants", "read_privileges"]
+__all__ = ["Privileges", "parse_grants", "read_grants", "read_privileges"]
 
 _LEVEL = r"(?:\*|`(?:[^`]|``)*`)"
 _GRANT = re.compile(rf"GRANT (?P<names>.+?) ON (?:TABLE )?(?P<level>{_LEVEL}\.{_LEVEL}) TO ", re.IGNORECASE)
@@ -53,9 +53,13 @@ class Privileges:
         return self.may_see_transactions or "XA_RECOVER_ADMIN" in self.server
 
 
+def read_grants(connection: Connection) -> tuple[str, ...]:
+    """What the account holds, for `parse_grants`; including what the session's active roles hold."""
+    return tuple(str(next(iter(row.values()))) for row in ask(connection, "SHOW GRANTS"))
+
+
 def read_privileges(connection: Connection, database: str, table: str) -> Privileges:
-    """Including those of the session's active roles."""
-    return parse_grants((str(next(iter(row.values()))) for row in ask(connection, "SHOW GRANTS")), database, table)
+    return parse_grants(read_grants(connection), database, table)
 
 
 def parse_grants(lines: Iterable[str], database: str, table: str) -> Privileges:

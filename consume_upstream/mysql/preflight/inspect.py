@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pymysql.connections import Connection
 
 from consume_upstream.mysql.connection import encryption_of
 from consume_upstream.mysql.preflight.facts import ServerFacts, TableProfile, read_server_facts, read_table_profile
-from consume_upstream.mysql.preflight.grants import read_privileges
+from consume_upstream.mysql.preflight.grants import parse_grants, read_grants, read_privileges
 from consume_upstream.mysql.preflight.server_checks import (
+    OF_EACH_TABLE,
     ServerDetails,
     Watermark,
     check_encryption,
     check_server,
 )
 from consume_upstream.mysql.preflight.table_checks import (
-    SYSTEM_SCHEMAS,
     TableDetails,
     check_schema,
     check_table,
@@ -39,13 +39,18 @@ from vnode_backfill.config.job import Config
 from vnode_backfill.words.columns import Column, Kind, TableDefinition
 from vnode_backfill.words.errors import KeyOrderError, PlanRefusedError, SourceError, SourceLostError
 from vnode_backfill.words.finding import Finding, Level
+from vnode_backfill.words.table_name import SYSTEM_SCHEMAS
 
 __all__ = [
+    "SeenServer",
     "SourceDetails",
     "examine",
     "inspect",
+    "inspect_server",
+    "inspect_table",
     "read_server_details",
     "read_table_details",
+    "see_server",
 ]  # fmt: skip
 
 _OLDEST = {"mysql": (8, 0, 0), "mariadb": (10, 5, 0)}
@@ -69,33 +74,74 @@ class SourceDetails:
     table: TableDetails
 
 
+@dataclass(frozen=True, slots=True)
+class SeenServer:
+    """A server and an account that were looked at once, for any number of tables."""
+
+    about: tuple[Finding, ...]
+    """Its version, and how the connection is encrypted."""
+    identity: ServerIdentity
+    facts: ServerFacts | None = None
+    """None if the server is too old to be asked. The privileges on a table are those of no table."""
+    details: ServerDetails | None = None
+    grants: tuple[str, ...] = ()
+
+
 def inspect(connection: Connection, config: Config, *, rows_per_second: float | None = None) -> tuple[Finding, ...]:
     """Read and judge. A table that cannot be described is a finding too, beside those about the server.
 
     `rows_per_second` is the speed to expect, for the estimate of how long the copy takes; the configured limit counts
     if it is lower.
     """
+    seen = see_server(connection, config)
+    server, table = _judged(connection, config, seen, rows_per_second)
+    return *seen.about, *server, *table
+
+
+def see_server(connection: Connection, config: Config) -> SeenServer:
+    """Ask the server what all tables have in common."""
     identity = identify(connection)
     too_old = _version(identity)
     if too_old.level is Level.REFUSED:
-        return (too_old,)
+        return SeenServer((too_old,), identity)
     tls = check_encryption(encryption_of(connection), config.mysql.host)
-    database, table = config.mysql.database, config.mysql.table
-    refusals = _describable(connection, database, table)
-    definition = TableDefinition(database, table, (), ()) if refusals else read_definition(connection, database, table)
-    facts = read_server_facts(connection, identity, definition)
-    server = read_server_details(connection, identity, config)
+    return SeenServer(
+        (too_old, tls), identity, read_server_facts(connection, identity, TableDefinition("", "", (), ())),
+        read_server_details(connection, identity, config), read_grants(connection),
+    )  # fmt: skip
+
+
+def inspect_server(config: Config, seen: SeenServer, *, estimated_rows: int) -> tuple[Finding, ...]:
+    """Judge what all tables have in common; `estimated_rows` are those of all tables together."""
+    if seen.facts is None or seen.details is None:
+        return seen.about
+    limit = config.limits.rows_per_second
+    judged = check_server(config, seen.facts, seen.details, estimated_seconds=estimated_rows / limit if limit else None)
+    return *seen.about, *(finding for finding in judged if finding.check not in OF_EACH_TABLE)
+
+
+def inspect_table(connection: Connection, config: Config, seen: SeenServer) -> tuple[Finding, ...]:
+    """Read and judge what is one table's own, on a server that was seen before."""
+    server, table = _judged(connection, config, seen, None)
+    return *(finding for finding in server if finding.check in OF_EACH_TABLE), *table
+
+
+def _judged(
+    connection: Connection, config: Config, seen: SeenServer, rows_per_second: float | None
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """What is found about the server, with this table, and about the table."""
+    if seen.facts is None or seen.details is None:
+        return (), ()
+    name = (config.mysql.database, config.mysql.table)
+    facts = replace(seen.facts, privileges=parse_grants(seen.grants, *name))
+    refusals = _describable(connection, *name)
     if refusals:
-        judged = tuple(check_server(config, facts, server, estimated_seconds=None))
-        return (too_old, tls, *judged, *refusals)
-    profile = read_table_profile(connection, identity, definition)
-    details = SourceDetails(server, read_table_details(connection, definition))
+        return tuple(check_server(config, facts, seen.details, estimated_seconds=None)), refusals
+    definition = read_definition(connection, *name)
+    profile = read_table_profile(connection, seen.identity, definition)
+    details = SourceDetails(seen.details, read_table_details(connection, definition))
     seconds = _estimate(config, profile, rows_per_second)
-    return (
-        too_old,
-        tls,
-        *examine(config, facts, profile, definition, details, estimated_seconds=seconds),
-    )
+    return examine(config, facts, profile, definition, details, estimated_seconds=seconds)
 
 
 def examine(
@@ -106,10 +152,13 @@ def examine(
     details: SourceDetails,
     *,
     estimated_seconds: float | None,
-) -> tuple[Finding, ...]:
-    """Judge what was read; pure. None means that something is not known yet, and leaves out what depends on it."""
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Judge what was read, the server first and then the table; pure.
+
+    None means that something is not known yet, and leaves out what depends on it.
+    """
     server = check_server(config, facts, details.server, estimated_seconds=estimated_seconds)
-    return *server, *check_table(config, facts, profile, definition, details.table)
+    return tuple(server), tuple(check_table(config, facts, profile, definition, details.table))
 
 
 def read_server_details(connection: Connection, identity: ServerIdentity, config: Config) -> ServerDetails:

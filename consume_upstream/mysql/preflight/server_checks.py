@@ -24,6 +24,7 @@ from vnode_backfill.words.finding import Finding, Level
 from vnode_backfill.words.units import format_duration, format_size
 
 __all__ = [
+    "OF_EACH_TABLE",
     "ServerDetails",
     "Watermark",
     "check_clock",
@@ -32,6 +33,9 @@ __all__ = [
     "grant",
     "version_of",
 ]
+
+OF_EACH_TABLE = frozenset({"privileges.select", "binlog.filter"})
+"""Checks of the server that depend on which table is asked for; all others are the same for every table."""
 
 _DAY = 86_400
 _THIS_MACHINE = re.compile(r"localhost|127\.[0-9.]+|::1")

@@ -19,9 +19,8 @@ from vnode_backfill.words.errors import PlanRefusedError
 from vnode_backfill.words.finding import Finding, Level
 from vnode_backfill.words.units import format_size
 
-__all__ = ["SYSTEM_SCHEMAS", "TableDetails", "check_schema", "check_table", "check_table_type"]
+__all__ = ["TableDetails", "check_schema", "check_table", "check_table_type"]
 
-SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 _LARGE = {"mediumblob", "mediumtext", "longblob", "longtext", "json"}
 _SMALL_PACKET = 16 << 20
 _GOOD_PACKET = 64 << 20

@@ -81,7 +81,7 @@ class RowDecoder:
                 raise SchemaChangedError(
                     f"column {column.name} is no longer {column.type_name}",
                     detail=f"The source announces type {wire.type_code}{' unsigned' if wire.unsigned else ''}.",
-                    hint="Create the job again, or undo the change of the table.",
+                    hint="Run the job: it follows the statement that changed the table.",
                 )
 
     def decode(self, block: RowBlock) -> pa.RecordBatch:

@@ -13,6 +13,7 @@ from consume_upstream.mysql.preflight.facts import read_table_profile
 from consume_upstream.mysql.rows.range_reader import SnapshotReader
 from consume_upstream.mysql.schema import collation
 from consume_upstream.upstream_table import Weights
+from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import SourceError
 from vnode_backfill.words.key import Key, keys_of
 from vnode_backfill.words.key_range import Bound, KeyRange
@@ -73,8 +74,8 @@ class MySqlSession:
         key = self._key(sql.skip_rows(self.definition, self._reader.index, after.key, rows))
         return None if key is None else self.order_bounds([key])[0]
 
-    def collation_keys(self, keys: Sequence[Key]) -> list[Weights]:
-        return collation.collation_keys(self._connection, self.definition, keys)
+    def collation_keys(self, keys: Sequence[Key], definition: TableDefinition | None = None) -> list[Weights]:
+        return collation.collation_keys(self._connection, definition or self.definition, keys)
 
     def order_bounds(self, keys: Sequence[Key]) -> list[Bound]:
         return collation.order_bounds(self._connection, self.definition, keys)

@@ -166,15 +166,25 @@ def _text(column: Column, shown: str, literal: str | None) -> str:
 
 
 def retyped_step(
-    old: Column, new: Column, current: CurrentColumn, *, in_key: bool, computed: bool, computed_before: bool
+    old: Column,
+    new: Column,
+    current: CurrentColumn,
+    *,
+    in_key: bool,
+    computed: bool,
+    computed_before: bool,
+    strict: bool = False,
 ) -> ColumnStep | None:
     """The step for a column whose definition a statement gave again; None if the target has nothing to do.
 
-    `computed` is whether the table has generated columns, `computed_before` whether it may have had some.
+    `computed` is whether the table has generated columns, `computed_before` whether it may have had some. A `strict`
+    statement is refused where a NULL would have to become another value, so one that was carried out met none. Tried on
+    both servers with every type: only a TIMESTAMP becomes the time of now all the same.
     """
     if current.generated:
         raise Unknown(f"the server computes the values of column {new.name}")
-    if old.nullable and not new.nullable:
+    kept = strict and new.kind is not Kind.TIMESTAMP and not current.auto_increment
+    if old.nullable and not new.nullable and not kept:
         raise Unknown(f"column {new.name} became NOT NULL, and the server may have replaced its NULLs")
     if new.kind in (Kind.FLOAT, Kind.DOUBLE) and "(" in current.column_type:
         raise Unknown(f"column {new.name} is rounded to {current.column_type}")

@@ -19,7 +19,7 @@ from pymysql.connections import Connection
 
 from consume_upstream.mysql.preflight.table_checks import _cascading_keys, check_table_type
 from consume_upstream.mysql.schema.charsets import charset_named
-from consume_upstream.mysql.schema.definition import read_definition
+from consume_upstream.mysql.schema.definition import read_definition, read_partitioning
 from consume_upstream.mysql.schema.labels import doubtful_labels
 from consume_upstream.mysql.server import Cell, Flavour, ask, identify
 from consume_upstream.mysql.sql import quoted
@@ -27,6 +27,7 @@ from vnode_backfill.words.change import BEFORE_PREFIX, RESERVED_COLUMNS
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import PlanRefusedError, SourceError, SourceLostError
 from vnode_backfill.words.finding import Level
+from vnode_backfill.words.partitioning import Partitioning
 
 __all__ = ["CurrentColumn", "CurrentTable", "Default", "DefaultKind", "read_current"]
 
@@ -87,6 +88,7 @@ class CurrentTable:
     """Whether the key is the table's primary key."""
     refused: str = ""
     """Why the table cannot be copied; empty if it can."""
+    partitioning: Partitioning | None = None
 
     def column(self, name: str) -> CurrentColumn:
         return next(column for column in self.columns if column.name == name)
@@ -109,18 +111,26 @@ def read_current(connection: Connection, database: str, table: str) -> CurrentTa
 
 
 _Rows = list[Mapping[str, Cell]]
+_Facts = tuple[_Rows, _Rows, _Rows, Partitioning | None]
 
 
-def _facts(connection: Connection, where: tuple[str, str]) -> tuple[_Rows, _Rows, _Rows] | None:
+def _facts(connection: Connection, where: tuple[str, str]) -> _Facts | None:
     table = ask(connection, _TABLE, where)
-    return (table, ask(connection, _COLUMNS, where), ask(connection, _INDEXES, where)) if table else None
+    if not table:
+        return None
+    return (
+        table,
+        ask(connection, _COLUMNS, where),
+        ask(connection, _INDEXES, where),
+        read_partitioning(connection, *where),
+    )
 
 
 def _described(
-    connection: Connection, database: str, table: str, facts: tuple[_Rows, _Rows, _Rows], flavour: Flavour
+    connection: Connection, database: str, table: str, facts: _Facts, flavour: Flavour
 ) -> CurrentTable | None:
     """None if the table went while it was described."""
-    (row,), columns, indexes = facts
+    (row,), columns, indexes, partitioning = facts
     try:
         create_table = _create_table(connection, database, table)
     except SourceLostError:
@@ -135,7 +145,7 @@ def _described(
         refusals.append(error.message)
     found = tuple(_column(each, flavour) for each in columns)
     primary = any(_text(index["name"]).upper() == "PRIMARY" for index in indexes)
-    return CurrentTable(definition, found, primary, "; ".join(refusals))
+    return CurrentTable(definition, found, primary, "; ".join(refusals), partitioning)
 
 
 def _create_table(connection: Connection, database: str, table: str) -> str:

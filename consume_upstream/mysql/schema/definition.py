@@ -15,8 +15,9 @@ from consume_upstream.mysql.connection import TABLE_GONE_HINT, source_errors
 from consume_upstream.mysql.schema.labels import asked_labels
 from vnode_backfill.words.columns import Column, TableDefinition
 from vnode_backfill.words.errors import PlanRefusedError, SchemaChangedError
+from vnode_backfill.words.partitioning import Partition, Partitioning
 
-__all__ = ["key_index", "read_definition"]
+__all__ = ["key_index", "read_definition", "read_partitioning"]
 
 _COLUMNS = """
     SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, COLLATION_NAME
@@ -26,6 +27,12 @@ _INDEXES = """
     SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, NULLABLE
     FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0
     ORDER BY INDEX_NAME, SEQ_IN_INDEX"""
+
+_PARTITIONS = """
+    SELECT PARTITION_METHOD, PARTITION_EXPRESSION, PARTITION_NAME, PARTITION_DESCRIPTION
+    FROM information_schema.PARTITIONS
+    WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND PARTITION_NAME IS NOT NULL
+    ORDER BY PARTITION_ORDINAL_POSITION, SUBPARTITION_ORDINAL_POSITION"""
 
 
 def read_definition(connection: Connection, database: str, table: str) -> TableDefinition:
@@ -48,7 +55,19 @@ def read_definition(connection: Connection, database: str, table: str) -> TableD
             detail="Without one a row cannot be found again when it is changed or deleted.",
             hint=f"ALTER TABLE {database}.{table} ADD PRIMARY KEY (…);",
         )
-    return TableDefinition(names[0], names[1], columns, indexes[_first_choice(indexes)])
+    partitioning = read_partitioning(connection, names[0], names[1])
+    return TableDefinition(names[0], names[1], columns, indexes[_first_choice(indexes)], partitioning)
+
+
+def read_partitioning(connection: Connection, database: str, table: str) -> Partitioning | None:
+    """The partitions as they are now; None of a table that has none. Subpartitions do not matter."""
+    with source_errors(f"reading the partitions of {database}.{table}"), connection.cursor() as cursor:
+        cursor.execute(_PARTITIONS, (database, table))
+        rows = [[each.decode() if isinstance(each, bytes) else each for each in row] for row in cursor.fetchall()]
+    if not rows:
+        return None
+    partitions = dict.fromkeys(Partition(str(name), values) for _, _, name, values in rows)
+    return Partitioning(str(rows[0][0]), str(rows[0][1] or ""), tuple(partitions))
 
 
 def _exists(connection: Connection, definition: TableDefinition) -> bool:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from consume_upstream.mysql.schema.column_steps import Unknown, added_step, rename_steps, retyped_step
 from consume_upstream.mysql.schema.current_table import CurrentTable
 from consume_upstream.mysql.schema.follow_columns import Chain, Slot, follow
+from consume_upstream.mysql.schema.partition_bounds import rows_of
 from consume_upstream.mysql.statements.table_actions import (
     ColumnAdded,
     ColumnChanged,
@@ -31,6 +32,7 @@ from consume_upstream.mysql.statements.table_actions import (
     Nothing,
     NotUnderstood,
     PartitionsEmptied,
+    Repartitioned,
     TableAction,
     TableCame,
     TableEmptied,
@@ -46,6 +48,7 @@ from vnode_backfill.words.schema_change import (
     Ended,
     NewCopy,
     NoEffect,
+    RowsOfPartitions,
     SetAside,
     StatementEffect,
 )
@@ -58,18 +61,22 @@ _ENDS = (TableGone, TableCame, NotUnderstood, Unsupported)
 
 
 def effect_of_first(
-    stored: TableDefinition, statements: Sequence[Actions], now: CurrentTable | None
+    stored: TableDefinition,
+    statements: Sequence[Actions],
+    now: CurrentTable | None,
+    gone: RowsOfPartitions = "reread",
 ) -> StatementEffect:
     """The effect of `statements[0]` on the table that is `stored` before it.
 
     `statements` are all statements on the table that the log holds up to the moment when `now` was read, in order, also
-    those without effect. `now` is None if the table is not there.
+    those without effect. `now` is None if the table is not there. `gone` says what becomes of the rows of partitions
+    that are dropped.
     """
     first = statements[0]
-    whole = _effect_on_the_whole(stored, first, statements[1:])
+    whole = _effect_on_the_whole(stored, first, statements[1:], gone)
     if whole is not None:
         return whole
-    if all(isinstance(action, Nothing) for action in first):
+    if all(isinstance(action, Nothing | Repartitioned) for action in first):
         return NoEffect()
     cut = any(isinstance(action, _ENDS) for actions in statements[1:] for action in actions if _counts(action))
     if now is None and not cut:
@@ -87,7 +94,9 @@ def _counts(action: TableAction) -> bool:
     return not (isinstance(action, TableCame) and action.if_not_exists)
 
 
-def _effect_on_the_whole(stored: TableDefinition, first: Actions, later: Sequence[Actions]) -> StatementEffect | None:
+def _effect_on_the_whole(
+    stored: TableDefinition, first: Actions, later: Sequence[Actions], gone: RowsOfPartitions
+) -> StatementEffect | None:
     """The effect of what concerns the table as a whole; None if only columns and keys are concerned."""
     for action in first:
         match action:
@@ -103,10 +112,23 @@ def _effect_on_the_whole(stored: TableDefinition, first: Actions, later: Sequenc
         return NewCopy(reasons[0])
     for action in first:
         if isinstance(action, PartitionsEmptied):
-            return NewCopy(f"{action.kind.upper()} PARTITION {', '.join(action.names) or 'ALL'}")
+            return _without_partitions(stored, action, gone)
         if isinstance(action, TableEmptied):
             return Emptied(stored)
     return None
+
+
+def _without_partitions(stored: TableDefinition, action: PartitionsEmptied, gone: RowsOfPartitions) -> StatementEffect:
+    """The rows of some partitions go: EXCHANGE may bring others, which the caller finds out."""
+    if action.kind == "truncate" and not action.names:
+        return Emptied(stored)
+    what = f"{action.kind.upper()} PARTITION {', '.join(action.names) or 'ALL'}"
+    if gone == "reread" or not action.names:
+        return NewCopy(what)
+    try:
+        return Carried(stored, (rows_of(stored, action.names),))
+    except Unknown as reason:
+        return NewCopy(f"{what}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +230,13 @@ class _Derivation:
             in_key=old.name in self.stored.key,
             computed=any(column.generated for column in self.now.columns),
             computed_before=self._computed_before(),
+            strict=self._is_strict(old),
         )
+
+    def _is_strict(self, column: Column) -> bool:
+        """Whether the first statement would have been refused if it could not keep a value of the column."""
+        changes = [action for action in self.statements[0] if isinstance(action, ColumnChanged)]
+        return all(action.strict for action in changes if Slot.fold(action.old) == Slot.fold(column.name))
 
     def _computed_before(self) -> bool:
         """Whether a column that a later statement dropped or changed may have been a generated one until then."""

@@ -25,12 +25,12 @@ from consume_upstream.mysql.statements.alter_clauses import (
     clauses,
     dropped_index,
     is_rename_of_table,
-    said,
     without_wait,
 )
 from consume_upstream.mysql.statements.effect import Effect, effect_of
 from consume_upstream.mysql.statements.table_actions import (
     ColumnAdded,
+    ColumnChanged,
     ContentChanged,
     KeyChanged,
     Nothing,
@@ -40,7 +40,15 @@ from consume_upstream.mysql.statements.table_actions import (
     TableEmptied,
     TableGone,
 )
-from consume_upstream.mysql.statements.target import ExactTarget, Tokens, after_exists, after_name, kind_at, token_at
+from consume_upstream.mysql.statements.target import (
+    ExactTarget,
+    Tokens,
+    after_exists,
+    after_name,
+    kind_at,
+    said,
+    token_at,
+)
 from consume_upstream.mysql.statements.text import readings, texts
 
 __all__ = ["actions_of", "has_effect"]
@@ -70,7 +78,12 @@ def actions_of(
         meanings = {tuple(map(_without_default, actions)) for actions in meanings}
     if len(meanings) != 1 or not all(ways):
         return (NotUnderstood("the statement can be read in several ways, which do not mean the same"),)
-    return meanings.pop()
+    # MariaDB's SET STATEMENT may have changed the modes for the statement alone.
+    own_modes = any(tokens[0].says("set") for found in ways for tokens in found if tokens)
+    strict = statement.is_strict and not own_modes
+    return tuple(
+        replace(action, strict=strict) if isinstance(action, ColumnChanged) else action for action in meanings.pop()
+    )
 
 
 def _without_default(action: TableAction) -> TableAction:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from consume_upstream.mysql.statements.partition_clauses import is_partition_command, partition_command, repartitions
 from consume_upstream.mysql.statements.table_actions import (
     After,
     ColumnAdded,
@@ -26,22 +27,18 @@ from consume_upstream.mysql.statements.table_actions import (
     KeyChanged,
     Nothing,
     NotUnderstood,
-    PartitionsEmptied,
     Position,
+    Repartitioned,
     TableAction,
     Unsupported,
 )
 from consume_upstream.mysql.statements.table_options import option_actions
-from consume_upstream.mysql.statements.target import Tokens, after_exists, token_at
+from consume_upstream.mysql.statements.target import Tokens, after_exists, said, token_at
 
-__all__ = ["clause_actions", "clauses", "is_rename_of_table", "said", "without_wait"]
+__all__ = ["clause_actions", "clauses", "is_rename_of_table", "without_wait"]
 
 _PARTITIONING = ("partition", "remove")
 """What may follow the last clause without a comma; both keep all rows."""
-_KEEPS_ROWS = frozenset((
-    "add", "analyze", "check", "coalesce", "optimize", "rebuild", "reorganise", "reorganize", "repair",
-))  # fmt: skip
-"""What can be done to a PARTITION without a row coming or going."""
 _CONSTRAINTS = ("check", "foreign", "primary", "unique")
 
 
@@ -62,9 +59,11 @@ def clauses(tokens: Tokens) -> list[Tokens]:
 def clause_actions(tokens: Tokens) -> Iterator[TableAction]:
     """The actions of everything after the table's name, except of RENAME of the table, which the caller knows."""
     left = clauses(tokens)
+    if left and not is_partition_command(left[0]) and repartitions(tokens):
+        yield Repartitioned()
     while left:
-        if _is_partition_command(left[0]):
-            yield _partition_command([token for clause in left for token in clause])
+        if is_partition_command(left[0]):
+            yield partition_command([token for clause in left for token in clause])
             return
         clause = left.pop(0)
         if clause[0].says("order") and token_at(clause, 1).says("by"):
@@ -86,11 +85,6 @@ def is_rename_of_table(clause: Tokens) -> bool:
     return token_at(clause, 0).says("rename") and not token_at(clause, 1).says("column", "index", "key")
 
 
-def said(tokens: Tokens) -> str:
-    """The first words of a clause, for a message."""
-    return " ".join(token.text for token in tokens[:6])
-
-
 def _is_order(clause: Tokens) -> bool:
     """A column of ORDER BY; no clause but FORCE, which does nothing, consists of a name alone."""
     last = len(clause) - 1 if clause[-1].says("asc", "desc") else len(clause)
@@ -99,32 +93,6 @@ def _is_order(clause: Tokens) -> bool:
 
 def _dotted(tokens: Tokens) -> bool:
     return all(token.name if at % 2 == 0 else token.text == "." for at, token in enumerate(tokens))
-
-
-def _is_partition_command(clause: Tokens) -> bool:
-    first, second = token_at(clause, 0), token_at(clause, 1)
-    if first.says("partition", "upgrade") or (first.says("remove") and second.says("partitioning")):
-        return True
-    exchanged = first.says("convert") and second.says("table")
-    removed = first.says("convert", "discard", "drop", "exchange", "import", "truncate")
-    return exchanged or (second.says("partition") and (removed or first.says(*_KEEPS_ROWS)))
-
-
-def _partition_command(tokens: Tokens) -> TableAction:
-    first = tokens[0]
-    if first.says("partition", "remove", "upgrade", *_KEEPS_ROWS):
-        return Nothing(f"{first.text} partition")
-    if first.says("discard", "import"):
-        return ContentChanged(f"{first.text.upper()} TABLESPACE of a partition")
-    if token_at(tokens, 1).says("table"):
-        return ContentChanged("CONVERT TABLE … TO PARTITION brings rows")
-    named = tokens[after_exists(tokens, 2) :]
-    if first.says("convert", "exchange"):
-        named = named[:1]
-    names = tuple(token.spelled for token in named if token.name)
-    if any(not token.name and token.text != "," for token in named):
-        return NotUnderstood(f"the partitions of {said(tokens)}")
-    return PartitionsEmptied(first.text, () if [token.text for token in named if token.bare] == ["all"] else names)
 
 
 def _clause(clause: Tokens) -> Iterator[TableAction]:

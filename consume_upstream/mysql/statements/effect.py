@@ -13,7 +13,9 @@ triggers.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from functools import cache
 
 from consume_upstream.mysql.binlog.events import Statement
 from consume_upstream.mysql.statements.target import (
@@ -27,7 +29,7 @@ from consume_upstream.mysql.statements.target import (
 )
 from consume_upstream.mysql.statements.text import folded, readings, texts
 
-__all__ = ["Effect", "effect_of", "text_of"]
+__all__ = ["Effect", "effect_of", "effects_of", "text_of"]
 
 
 class Effect(Enum):
@@ -48,10 +50,20 @@ _STOPPING = (Effect.SCHEMA, Effect.DATA)
 
 def effect_of(statement: Statement, database: str, table: str) -> Effect:
     """What `statement` does, as far as it matters to `database`.`table`: the worst of what it may say."""
+    return effects_of(statement, ((database, table),))[0]
+
+
+def effects_of(statement: Statement, tables: Sequence[tuple[str, str]]) -> list[Effect]:
+    """What `statement` does to each of the tables, given as database and table. Its text is read once for all."""
+    known = cache(readings)
+    return [_effect_on(statement, database, table, known) for database, table in tables]
+
+
+def _effect_on(statement: Statement, database: str, table: str, known: Callable[[str], list[Tokens]]) -> Effect:
     target = Target(folded(database), folded(table), folded(statement.database))
     first, effects = None, set()
     for text in texts(statement.raw, statement.collation, (database, table)):
-        ways = readings(text)
+        ways = known(text)
         effects |= {_effect(tokens, target, statement) for tokens in ways}
         if not ways and target.in_text(folded(text)):
             effects.add(Effect.SCHEMA)

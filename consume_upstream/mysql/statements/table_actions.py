@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 __all__ = [
     "After", "ColumnAdded", "ColumnChanged", "ColumnDropped", "ColumnRenamed", "ContentChanged", "DefaultChanged",
-    "First", "KeyChanged", "NotUnderstood", "Nothing", "PartitionsEmptied", "Position", "TableAction", "TableCame",
-    "TableEmptied", "TableGone", "Unsupported",
+    "First", "KeyChanged", "NotUnderstood", "Nothing", "PartitionsEmptied", "Position", "Repartitioned", "TableAction",
+    "TableCame", "TableEmptied", "TableGone", "Unsupported",
 ]  # fmt: skip
 
 
@@ -65,6 +65,8 @@ class ColumnChanged:
     new: str
     position: Position | None = None
     if_exists: bool = False
+    strict: bool = False
+    """Whether the server would have refused the statement where it could not keep a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,14 @@ class PartitionsEmptied:
 
     kind: str
     names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repartitioned:
+    """Rows stay, and are in other partitions: the `new` ones come in the place of the `old`; None are any."""
+
+    old: tuple[str, ...] | None = None
+    new: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,5 +151,5 @@ class NotUnderstood:
 
 TableAction = (
     Nothing | ColumnAdded | ColumnDropped | ColumnChanged | ColumnRenamed | DefaultChanged | KeyChanged | TableEmptied
-    | PartitionsEmptied | TableGone | TableCame | ContentChanged | Unsupported | NotUnderstood
+    | PartitionsEmptied | Repartitioned | TableGone | TableCame | ContentChanged | Unsupported | NotUnderstood
 )  # fmt: skip

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from consume_upstream.mysql.statements.text import UNREADABLE, Token, folded
 
-__all__ = ["OBJECTS", "ExactTarget", "Target", "Tokens", "after_exists", "after_name", "kind_at", "may_be", "token_at"]
+__all__ = [
+    "OBJECTS", "ExactTarget", "Target", "Tokens", "after_exists", "after_name", "kind_at", "may_be", "said", "token_at",
+]  # fmt: skip
 
 Tokens = list[Token]
 _END = Token("", bare=False, name=False)
@@ -95,6 +97,11 @@ def after_name(tokens: Tokens, at: int) -> int:
 
 def token_at(tokens: Tokens, at: int) -> Token:
     return tokens[at] if 0 <= at < len(tokens) else _END
+
+
+def said(tokens: Tokens) -> str:
+    """The first words of a clause, for a message."""
+    return " ".join(token.text for token in tokens[:6])
 
 
 def may_be(token: Token, name: str) -> bool:

@@ -2,6 +2,7 @@
 // gone and keeps the last report, until it answers again.
 
 import { Grid } from "./grid.js";
+import { filterChanged, showTables } from "./many.js";
 import { Plot, TIME_STEPS } from "./plot.js";
 import { notice, showEpochs, showRequests, showStatements, showTroubles, showWorkers } from "./tables.js";
 import { about, bytes, count, seconds, share, short, time } from "./words.js";
@@ -19,6 +20,8 @@ const set = (id, text) => {
 };
 
 const seen = { history: { recent: [], whole: [] }, last: null, heardAt: null, failed: 0, polls: 0, span: "recent" };
+// Of a job of many tables: which names are shown, and the table whose vnodes are.
+const many = { filter: "", table: "" };
 const drawn = new Map();
 
 const grid = new Grid(byId("grid"), describeVnodes);
@@ -35,6 +38,12 @@ for (const choice of document.querySelectorAll("input[name=span]")) {
   });
 }
 
+byId("tables-filter").addEventListener("input", (event) => {
+  many.filter = event.target.value;
+  filterChanged();
+});
+byId("vnodes-all").addEventListener("click", () => choose(""));
+
 poll();
 
 function plot(id, name, value, format, steps) {
@@ -44,7 +53,8 @@ function plot(id, name, value, format, steps) {
 async function poll() {
   try {
     if (seen.polls % HISTORY_EVERY === 0 || seen.failed > 0) seen.history = await ask("history.json");
-    const told = await ask("page.json");
+    const told = await ask(many.filter ? `page.json?tables=${encodeURIComponent(many.filter)}` : "page.json");
+    if (many.table) told.table = await ask(`table.json?table=${encodeURIComponent(many.table)}`).catch(() => null);
     seen.last = told;
     seen.heardAt = Date.now() / 1000;
     seen.failed = 0;
@@ -83,7 +93,9 @@ function show(told) {
   }
   showHead(report);
   showFacts(report);
-  showGrid(report, told.grid);
+  showMany(told);
+  const part = told.table ?? told;
+  showGrid(part.report, part.grid);
   showPlots();
   const vnodes = told.grid.length;
   once("workers", report.workers, () => showWorkers(byId("workers"), byId("workers-more"), report.workers, vnodes));
@@ -94,6 +106,24 @@ function show(told) {
   showNotices(notices(told));
   set("driver", report.driver ? `Driven by ${report.driver}` : "No driver");
   set("updated", `Reported at ${time(told.shown_at)}`);
+}
+
+function showMany(told) {
+  byId("tables-card").hidden = !told.tables;
+  if (!told.tables) return;
+  once("tables", [told.tables, told.tables_found, many.table], () => showTables(byId("tables"), told, many.table, choose));
+  const lost = told.tables_lost ? `, ${count(told.tables_lost)} not copied` : "";
+  set("tables-note", `${count(told.tables_total)} tables${lost}`);
+  const left = told.tables_found - told.tables.length;
+  set("tables-more", left > 0 ? `and ${count(left)} more; filter by name to see them` : "");
+  set("vnodes-of", many.table ? ` of ${many.table}` : "");
+  byId("vnodes-all").hidden = !many.table;
+}
+
+// Shows the vnodes of one table, or of all again; the next answer of the driver holds them.
+function choose(table) {
+  many.table = table === many.table ? "" : table;
+  if (seen.last) showMany(seen.last);
 }
 
 function showHead(report) {
@@ -195,7 +225,8 @@ async function describeVnodes(chosen) {
   const asked = `${chosen.first}-${chosen.last}`;
   target.dataset.asked = asked;
   try {
-    const { vnodes } = await ask(`vnodes.json?first=${chosen.first}&last=${chosen.last}`);
+    const of = many.table ? `&table=${encodeURIComponent(many.table)}` : "";
+    const { vnodes } = await ask(`vnodes.json?first=${chosen.first}&last=${chosen.last}${of}`);
     if (target.dataset.asked === asked && vnodes.length) target.textContent = vnodeText(vnodes);
   } catch (error) {
     target.textContent = `vnode ${asked}: the driver does not answer`;
@@ -235,7 +266,13 @@ function notices(told) {
   for (const alert of told.alerts) {
     found.push({ title: sentence(alert.message), text: `Since ${time(alert.since)}.`, hint: alert.hint });
   }
-  const { pending, ended } = report.definition ?? {};
+  const { pending, ended, new_copy: copy } = report.definition ?? {};
+  if (copy) {
+    const title = `A new copy of the table is being made, since ${time(Date.parse(copy.since) / 1000)}`;
+    const cause = copy.offset ? ` (${copy.offset}: ${copy.statement})` : "";
+    const text = `${sentence(copy.reason)}${cause}. Until it is live, readers see ${copy.readers}.`;
+    found.push({ title, text });
+  }
   if (pending) {
     found.push({ title: `The target is being changed for the statement at ${pending.offset}`, text: pending.statement });
   }

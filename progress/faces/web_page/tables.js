@@ -80,7 +80,7 @@ function withCode(text) {
   return text.split("`").map((part, index) => (index % 2 ? element("code", {}, part) : part));
 }
 
-function fill(table, rows, nothing) {
+export function fill(table, rows, nothing) {
   const columns = table.tHead.rows[0].cells.length;
   const empty = element("tr", {}, element("td", { class: "empty", colspan: columns }, nothing));
   table.tBodies[0].replaceChildren(...(rows.length ? rows : [empty]));
@@ -90,7 +90,7 @@ function bitmap(worker) {
   return element("span", { class: "bitmap" }, clipped(worker.bitmap || "no vnode", 120));
 }
 
-function number(text) {
+export function number(text) {
   return element("td", { class: "number" }, text);
 }
 

@@ -13,11 +13,12 @@ from benchmarks.__main__ import main
 @pytest.mark.long
 def test_following_measures_age_bytes_and_readers_of_a_small_table(tmp_path: Path) -> None:
     document = tmp_path / "found.json"
-    size = ["--rows", "20000", "--rounds", "1", "--seconds", "10", "--warm-up", "2"]
+    size = ["--rows", "20000", "--rounds", "1", "--seconds", "10", "--warm-up", "2", "--prepare-deleted"]
     assert main(["--only", "following", *size, "--sink", "compact_small_files=0", "--out", str(document)]) == 0
     stored = json.loads(document.read_text())
     found = {each["what"]: each["value"] for each in stored["figures"]}
-    assert stored["traffic"] == {"rate": 500, "seconds": 10, "warm_up": 2, "sink": {"compact_small_files": 0}}
+    asked = {"rate": 500, "seconds": 10, "warm_up": 2, "sink": {"compact_small_files": 0}, "prepare_deleted": True}
+    assert {**stored["traffic"], **asked} == stored["traffic"]
     assert 0 < found["age of the lake, p50"] <= found["age of the lake, p99"] <= found["age of the lake, largest"]
     assert 0 < found["one read of the reader, p50"] <= found["age of the lake, p50"]
     assert 0 < found["scattered updates, in fact"] < 600

@@ -50,7 +50,10 @@ def has_vectors(job: LiveJob) -> bool:
 
 
 def test_a_real_job_continues_in_the_other_mode(spark: SparkSession, mysql_server: MySqlServer, tmp_path: Path) -> None:
-    with live_job(spark, mysql_server, tmp_path, rows=3000) as job:
+    settings: dict[str, object] = {
+        "sink": {"delta": {"path": str(tmp_path / "lake"), "merge": "vectors", "compact_small_files": 0}}
+    }
+    with live_job(spark, mysql_server, tmp_path, rows=3000, settings=settings) as job:
         case = job.case
         job.start()
         job.until_live()

@@ -6,6 +6,7 @@ import struct
 import uuid
 import zlib
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import polars as pl
@@ -128,7 +129,7 @@ def test_what_spark_does_to_a_table_of_ours_is_replayed(spark: SparkSession, tmp
         live = sum(file.live_rows or 0 for file in log.files(found, ()))
         assert live == spark.read.format("delta").load(str(tmp_path / "table")).count()
     assert log.landed(log.open(), "append", Epoch(3))
-    assert log.sweep(1) == []
+    assert log.sweep(timedelta(hours=1)) == []
     everybody_reads(spark, tmp_path / "table", by_deltalake(tmp_path / "table"))
 
 

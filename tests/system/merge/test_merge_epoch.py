@@ -55,7 +55,7 @@ class UpperCaseTable:
     def session(self) -> Iterator[UpperCaseTable]:
         yield self
 
-    def collation_keys(self, keys: Sequence[Key]) -> list[Weights]:
+    def collation_keys(self, keys: Sequence[Key], *_: TableDefinition) -> list[Weights]:
         return [tuple(part.upper().encode() if isinstance(part, str) else None for part in key) for key in keys]
 
 

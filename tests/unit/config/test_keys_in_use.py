@@ -30,6 +30,7 @@ from tests.unit.sinks.test_iotdb_mapping import MS, READINGS
 from vnode_backfill.config.cache_folder import cache_folder
 from vnode_backfill.config.iotdb import IotdbSinkConfig
 from vnode_backfill.config.job import Config, load_config
+from vnode_backfill.config.tables import Chosen, chosen_tables, priority_of, table_config
 from vnode_backfill.config.yaml_file import section_of
 from vnode_backfill.job.open.locations import buffer_path, parallel_store, state_folder, state_retention, state_store
 from vnode_backfill.job.open.opened import acquire
@@ -46,6 +47,7 @@ from vnode_backfill.words.change import OFFSET_COLUMNS, ChangeOp
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import ConfigError
 from vnode_backfill.words.plan import TableFacts
+from vnode_backfill.words.table_name import TableName
 
 REPOSITORY = Path(__file__).parents[3]
 FACTS = TableFacts(READINGS.key_parts, None, None, 10_000_000, 500)
@@ -73,7 +75,7 @@ def keeps_indexes(config: Config) -> bool:
     """Whether merges leave an index of the keys of a file that they have touched twice."""
     sink, _ = configured_sink(config).compacted_by_request(record(config.job))
     sink.prepare()
-    receipt = sink.writer().write(Epoch(1), 0, 0, [batch(DEFINITION, [(n, "a") for n in range(5)])])
+    receipt = sink.writer().write(Epoch(1), 0, 0, [batch(DEFINITION, [(n, "a") for n in range(40_000)])])
     sink.commit_reads(Epoch(1), [receipt], [], PLAN)
     for number in (1, 2):
         deleted = change_table(DEFINITION, [(ChangeOp.DELETE, 1, (number, "a"))]).drop_columns(list(OFFSET_COLUMNS))
@@ -122,7 +124,60 @@ TABLE: Settings = {
     "sink.iotdb.tags": ["region", "sensor"],
 }  # fmt: skip
 
+MANY: Settings = {"mysql.database": None, "mysql.table": None, "sink.delta.path": "{folder}/lake/{table}"}
+TREE: Settings = {
+    **IOTDB, "mysql.database": None, "mysql.table": None, "sink.iotdb.device": "root.plant.{table}.{region}.s{sensor}",
+}  # fmt: skip
+ROWS: Settings = {**TABLE, "mysql.database": None, "mysql.table": None}
+ORDERS = TableName("shop", "orders")
+LISTED = (TableName("shop", "items"), ORDERS)
+
+
+def derived(config: Config) -> Config:
+    """What everything that copies the table reads."""
+    return table_config(config, ORDERS)
+
+
+def derived_points(config: Config) -> PointMapping:
+    return points(derived(config))
+
+
+def chosen(config: Config) -> Chosen:
+    return chosen_tables(config, LISTED, fold_case=False)
+
+
 REACHES = {
+    "mysql.tables.table": Reach(chosen, "shop.orders", "shop.items", MANY),
+    "mysql.tables.priority": Reach(lambda config: priority_of(config, ORDERS), 1, 2, MANY),
+    "mysql.tables.rows_per_second": Reach(lambda config: derived(config).limits.rows_per_second, 1, 2, MANY),
+    "mysql.tables.range_rows": Reach(lambda config: _target(FACTS, derived(config)), 100, 101, MANY),
+    "mysql.tables.zero_dates": Reach(lambda config: derived(config).zero_dates, "null", "error", MANY),
+    "mysql.tables.schema_changes": Reach(lambda config: derived(config).schema_changes, "follow", "stop", MANY),
+    "mysql.tables.dropped_columns": Reach(lambda config: derived(config).dropped_columns, "keep", "drop", MANY),
+    "mysql.tables.dropped_partitions": Reach(lambda config: derived(config).dropped_partitions, "keep", "reread", MANY),
+    "mysql.tables.delta.path": Reach(
+        lambda config: configured_sink(derived(config)).target, "{folder}/lake/a", "{folder}/lake/b", MANY
+    ),
+    "mysql.tables.delta.replace": Reach(lambda config: derived(config).sink.delta, False, True, MANY),
+    "mysql.tables.delta.merge": Reach(lambda config: derived(config).merge_mode, "vectors", "rewrite", MANY),
+    "mysql.tables.iotdb.device": Reach(derived_points, "root.plant.{table}.{region}", "root.plant.b.{table}", TREE),
+    "mysql.tables.iotdb.database": Reach(derived_points, "{database}", "{database}_2", ROWS),
+    "mysql.tables.iotdb.table": Reach(derived_points, "a_{table}", "b_{table}", ROWS),
+    "mysql.tables.iotdb.tags": Reach(derived_points, ["region", "sensor"], ["sensor", "region"], ROWS),
+    "mysql.tables.iotdb.time.column": Reach(derived_points, "at", "id", TREE, {"mysql.tables.iotdb.time.unit": "ms"}),
+    "mysql.tables.iotdb.time.unit": Reach(derived_points, "s", "ms", {**TREE, "mysql.tables.iotdb.time.column": "id"}),
+    "mysql.tables.iotdb.include": Reach(derived_points, ["temp"], ["temp", "note"], TREE),
+    "mysql.tables.iotdb.exclude": Reach(derived_points, ["note"], ["temp"], TREE),
+    "mysql.tables.iotdb.rename": Reach(derived_points, {"temp": "t"}, {"temp": "warmth"}, TREE),
+    "mysql.tables.iotdb.types": Reach(derived_points, {"temp": "float"}, {"temp": "double"}, TREE),
+    "mysql.tables.iotdb.decimal": Reach(derived_points, "double", "text", TREE),
+    "mysql.tables.iotdb.aligned": Reach(lambda config: iotdb(derived(config)), False, True, TREE),
+    "mysql.tables.iotdb.duplicates": Reach(lambda config: iotdb(derived(config)), "error", "last", TREE),
+    "mysql.tables.iotdb.replace": Reach(lambda config: iotdb(derived(config)), False, True, TREE),
+    "mysql.tables.iotdb.dead_letter": Reach(
+        lambda config: configured_sink(derived(config)).folders, "{folder}/bad/{table}", "{folder}/{table}", TREE
+    ),
+    "mysql.exclude": Reach(chosen, ["shop.o*"], ["shop.i*"], {**MANY, "mysql.tables.table": "shop.*"}),
     "job": Reach(state_folder, "orders", "others"),
     "mysql.host": Reach(source_address, "db", "db2"),
     "mysql.port": Reach(source_address, 3306, 3307),
@@ -190,7 +245,11 @@ _REPLICA = "tests/system/job/run/test_source_watch.py::test_replica_that_lags_or
 _SOURCE = "tests/system/job/open/test_source_keys.py::test_table_is_opened_as_the_file_says"
 _STARTS = "tests/unit/decide/test_start_point.py"
 _POLICIES = "tests/system/job/run/test_schema_policies.py"
+_TABLES = "tests/system/commands/test_plan_tables.py"
+_MANY = "tests/system/job/tables/test_tables_job.py"
 SHOWN_BY = {
+    "mysql.new_tables": f"{_MANY}::test_a_statement_on_one_table_is_followed_while_the_others_go_on",
+    "epoch.cut": f"{_MANY}::test_a_sum_over_two_tables_is_the_same_in_every_cut",
     "mysql.database": _SOURCE,
     "mysql.table": _SOURCE,
     "mysql.server_id_range": _SOURCE,
@@ -239,6 +298,8 @@ SHOWN_BY = {
     "ui.port": "tests/system/job/run/test_health.py::test_driver_that_finishes_nothing_becomes_unhealthy_and_recovers",
     "ui.stalled_after": "tests/system/job/run/test_health.py"
     "::test_driver_that_finishes_nothing_becomes_unhealthy_and_recovers",
+    "ui.table_metrics": "tests/unit/progress/faces/test_metrics.py"
+    "::test_tables_have_metrics_of_their_own_unless_the_file_says_otherwise",
     "spark": "tests/unit/spark/test_jvm_settings.py"
     "::test_page_of_spark_is_off_and_its_ports_are_on_the_loopback_unless_the_file_says_otherwise",
 }
@@ -279,6 +340,8 @@ def loaded(folder: Path, settings: Settings) -> Config:
             assert isinstance(inner, dict)
             section = inner
         section[name] = value
+    if isinstance(tables := source.get("tables"), dict):
+        source["tables"] = [{"table": "shop.orders", **tables}]
     file = folder / "job.yaml"
     file.write_text(json.dumps(values).replace("{folder}", str(folder)))
     return load_config(file)

@@ -68,6 +68,8 @@ class Job:
     """What the log holds, in its order, and what each has done."""
     kept: int = 1
     """How many changes each stretch of the log holds."""
+    passes: bool = False
+    """Whether each stretch of the log holds a statement that is passed over, such as CREATE INDEX."""
     shape: TableShape = field(default_factory=lambda: TableShape(DEFINITION))
 
     @classmethod
@@ -116,7 +118,12 @@ class Job:
                 cut = next(
                     (each for each in self.statements if after <= each.before and each.after <= intent.written), None
                 )
-                return [ChangesBuffered(barrier.epoch, intent.visible, (), self.kept, barrier.attempt, cut=cut)]
+                passed = (FoundStatement(after, intent.written, "CREATE INDEX"),) if self.passes else ()
+                return [
+                    ChangesBuffered(
+                        barrier.epoch, intent.visible, (), self.kept, barrier.attempt, cut=cut, passed=passed
+                    )
+                ]
             case MergeEpoch(barrier=barrier):
                 return [EpochMerged(barrier.epoch, 0, barrier.attempt)]
             case CommitReceipts(barrier=barrier, receipts=receipts):

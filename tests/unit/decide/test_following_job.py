@@ -366,3 +366,16 @@ def test_plan_is_not_extended_while_the_sink_follows() -> None:
     assert "ExtendPlan" not in kinds(job.sample())
     assert "ExtendPlan" in kinds(job.happen(SinkChanged(1)))
     assert [answer.request for answer in job.state.acknowledged] == [1]
+
+
+def test_copying_job_gets_on_while_every_epoch_passes_over_an_index() -> None:
+    job = Job.new()
+    job.passes, job.rows_per_worker = True, 1
+    job.happen(Started())
+    reads = [
+        ordinal for order in job.orders if isinstance(order, ReadRanges) for lane in order.lanes for ordinal in lane
+    ]
+    assert sorted(reads) == sorted(planned.ordinal for planned in PLAN.ranges), "each range is read once"
+    assert job.state.is_live
+    assert job.state.schema.notes[-1].effect == "none"
+    assert "ResolveStatement" not in kinds(job.orders)

@@ -15,7 +15,8 @@ from tests.unit.delta.delta_logs import log_at, named, new_table, receipt, vecto
 from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.files import DeletionVector, Masked
 from vnode_backfill.delta.log.names import LOG
-from vnode_backfill.delta.log.replay import TableVersion, tombstones
+from vnode_backfill.delta.log.removals import removals
+from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.sweep import Sweep
 from vnode_backfill.delta.vectors import vector_path
 from vnode_backfill.words.epoch import Epoch
@@ -63,7 +64,7 @@ def unneeded(
     live: Callable[[], TableVersion] | None = None,
 ) -> set[str]:
     sweep = Sweep(datetime.now(UTC) + after, retention)
-    return set(sweep.unneeded(log.storage.list_files(LOG), live or log.open, lambda: tombstones(log.storage)))
+    return set(sweep.unneeded(log.storage.list_files(LOG), live or log.open, lambda: removals(log.storage)))
 
 
 def test_live_files_stay_for_ever_and_removed_ones_for_the_retention(log: DeltaLog) -> None:
@@ -104,7 +105,7 @@ def test_files_of_an_epoch_that_may_still_be_committed_stay_however_old(log: Del
     for epoch in (6, 7, 8):
         touch(log, f"e{epoch}-r0-a0-1.parquet", 30 * DAY)
     log.commit(log.open(), "append", Epoch(7), [])
-    assert log.sweep(1) == ["e6-r0-a0-1.parquet"]
+    assert log.sweep(timedelta(hours=1)) == ["e6-r0-a0-1.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_links_are_neither_followed_nor_deleted(log: DeltaLog, tmp_path: Path) -
 def test_a_swept_table_is_whole(log: DeltaLog) -> None:
     remove(log, "b")
     touch(log, "orphan.parquet", 3 * DAY)
-    assert log.sweep(48) == ["orphan.parquet"]
+    assert log.sweep(timedelta(hours=48)) == ["orphan.parquet"]
     assert sorted(path.name for path in Path(log.storage.path).glob("*.parquet")) == ["a.parquet", "b.parquet"]
 
 

@@ -65,7 +65,7 @@ def commit(*held: ReadReceipt) -> list[tuple[int, int]]:
         services, cast(SparkWork, None), cast(EpochProgress, None), Pace(), never_asked, TableVersions(services)
     )
     barrier = Barrier(Epoch(1), BarrierKind.CHECKPOINT)
-    intent = Intent(Epoch(1), BarrierKind.CHECKPOINT, at(200), VisibleAt(at(200)), (), 0)
+    intent = Intent(Epoch(1), BarrierKind.CHECKPOINT, at(200), VisibleAt(at(200)), ((0, 1),), 0)
     state = replace(beginning(PLAN), intent=intent)
     reported = RangeReading(tools).commit(CommitReceipts(barrier, (), frozenset()), Committed(state, PLAN))
     return [(receipt.ordinal, receipt.rows) for receipt in reported]

@@ -18,6 +18,7 @@ from vnode_backfill.words.schema_change import (
     AddColumn,
     Carried,
     ColumnStep,
+    DeleteRows,
     DropColumn,
     Emptied,
     Ended,
@@ -53,6 +54,20 @@ def test_each_step_is_said() -> None:
         "column a is dropped, column b is renamed to d, column c is widened to bigint, column c is added, "
         "column c is added with '5' in existing rows"
     )
+
+
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [
+        (DeleteRows("id", ((None, "5"), ("9", None))),
+         "rows are deleted whose id is from the lowest to below 5 or from 9 to below the highest"),
+        (DeleteRows("day", (("2024-01-01", "2024-02-01"),)),
+         "rows are deleted whose day is from 2024-01-01 to below 2024-02-01"),
+        (DeleteRows("name", values=("a", "b")), "rows are deleted whose name is a or b"),
+    ],
+)  # fmt: skip
+def test_rows_that_go_are_said(step: DeleteRows, text: str) -> None:
+    assert effect_text(Carried(DEFINITION, (step,))) == text
 
 
 def versions_of(now: TableDefinition | BackfillError) -> TableVersions:

@@ -34,15 +34,17 @@ def column(name: str, kind: str) -> Column:
     return Column.parse(name, kind, nullable=True)
 
 
-def gone(columns: dict[str, str], *steps: ColumnStep, shape: TableShape = OLD, keep: bool = True) -> tuple[str, ...]:
+def gone(
+    columns: dict[str, str], *steps: ColumnStep, shape: TableShape = OLD, keep: bool = True, **overrides: object
+) -> tuple[str, ...]:
     """The measurements whose points go."""
     after = shape.after(Carried(table_of(columns, "id"), steps), keep_dropped=keep)
     with misfits_refused():
         before, then = (
-            PointMapping.of(fitting(config(), each.definition), each.definition, Precision.MILLISECONDS)
+            PointMapping.of(fitting(config(**overrides), each.definition), each.definition, Precision.MILLISECONDS)
             for each in (shape, after)
         )
-    return PointChange.of(before, then, (shape, after), steps, config()).gone
+    return PointChange.of(before, then, (shape, after), steps).gone
 
 
 def without(*names: str) -> dict[str, str]:
@@ -88,6 +90,40 @@ def test_what_points_cannot_follow_is_refused(columns: dict[str, str], step: Col
         gone(columns, step)
     assert reason in raised.value.detail
     assert raised.value.hint
+
+
+RENAMED = {**without("note"), "text": "text"}
+
+
+def test_a_renamed_column_whose_measurement_stays_keeps_its_points() -> None:
+    renamed = RenameColumn("note", "text")
+    assert gone(RENAMED, renamed, rename={"text": "note"}) == ()
+    assert gone(RENAMED, renamed, rename={"note": "said", "text": "said"}, keep=False) == ()
+    with pytest.raises(SinkError, match="cannot be followed in IoTDB") as raised:
+        gone(RENAMED, renamed, rename={"note": "said"})
+    assert "`rename: {text: said}`" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("columns", "step", "excluded"),
+    [
+        ({**COLUMNS, "more": "int"}, AddColumn(column("more", "int"), "7"), ["more"]),
+        (RENAMED, RenameColumn("note", "text"), ["note", "text"]),
+        ({**COLUMNS, "temp": "bigint"}, RetypeColumn(column("temp", "bigint")), ["temp"]),
+    ],
+)
+def test_a_column_that_is_excluded_from_then_on_is_no_reason_to_refuse(
+    columns: dict[str, str], step: ColumnStep, excluded: list[str]
+) -> None:
+    """What the hint says: the file names columns of both versions."""
+    assert gone(columns, step, exclude=["secret", *excluded]) == ()
+
+
+def test_exchanged_names_are_refused() -> None:
+    exchanged = {**COLUMNS, "temp": "text", "note": "int"}
+    steps = RenameColumn("temp", "_"), RenameColumn("note", "temp"), RenameColumn("_", "note")
+    with pytest.raises(SinkError, match="cannot be followed in IoTDB"):
+        gone(exchanged, *steps)
 
 
 def test_nothing_is_left_to_include() -> None:

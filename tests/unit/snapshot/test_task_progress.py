@@ -18,7 +18,7 @@ from progress.state.barriers import (
     LocalBarrierEvent,
     LocalBarrierManager,
 )
-from progress.task_progress import EpochProgress, ReadBefore, TaskProgress
+from progress.task_progress import EpochProgress, ReadBefore, TaskListener, TaskProgress
 from vnode_backfill.words.epoch import Actor, Barrier, BarrierKind, Epoch
 
 FIRST = Barrier(Epoch(3), BarrierKind.CHECKPOINT)
@@ -28,6 +28,7 @@ FIRST = Barrier(Epoch(3), BarrierKind.CHECKPOINT)
 class Ear:
     barriers: LocalBarrierManager[str]
     progress: EpochProgress
+    listener: TaskListener
 
     def task(self, actor: Actor, barrier: Barrier = FIRST, part: int = 0) -> TaskProgress:
         found = self.progress.of_task(actor, barrier, part)
@@ -50,10 +51,11 @@ class Ear:
 @pytest.fixture
 def ear() -> Iterator[Ear]:
     barriers: LocalBarrierManager[str] = LocalBarrierManager()
-    progress = EpochProgress(barriers, "127.0.0.1")
+    listener = TaskListener("127.0.0.1")
+    progress = EpochProgress(barriers, listener)
     barriers.inject(FIRST)
-    yield Ear(barriers, progress)
-    progress.close()
+    yield Ear(barriers, progress, listener)
+    listener.close()
 
 
 def test_lanes_are_added_to_what_was_read_before(ear: Ear) -> None:
@@ -108,9 +110,10 @@ def test_datagram_of_a_stranger_is_nothing(ear: Ear, noise: bytes) -> None:
 def test_any_datagrams_leave_the_driver_listening() -> None:
     """With and without the secret, of any length: a task that sends its totals afterwards is still heard."""
     barriers: LocalBarrierManager[str] = LocalBarrierManager()
-    progress = EpochProgress(barriers, "127.0.0.1")
+    listener = TaskListener("127.0.0.1")
+    progress = EpochProgress(barriers, listener)
     barriers.inject(FIRST)
-    ear = Ear(barriers, progress)
+    ear = Ear(barriers, progress, listener)
     told = iter(range(1, 1_000_000))
 
     @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
@@ -127,7 +130,7 @@ def test_any_datagrams_leave_the_driver_listening() -> None:
         ear.until(CreateMviewProgress(Actor.MERGE, Epoch(3), rows))
 
     still_heard()
-    progress.close()
+    listener.close()
 
 
 def send(task: TaskProgress, noise: bytes) -> None:
@@ -137,13 +140,30 @@ def send(task: TaskProgress, noise: bytes) -> None:
 
 def test_task_that_nobody_hears_goes_on(ear: Ear) -> None:
     task = pickle.loads(pickle.dumps(ear.task(Actor.MERGE)))
-    ear.progress.close()
+    ear.listener.close()
     task.tell(1)
-    ear.progress.close()
+    ear.listener.close()
 
 
 def test_driver_without_an_address_hears_nothing_and_works(caplog: pytest.LogCaptureFixture) -> None:
-    progress = EpochProgress(LocalBarrierManager[str](), "203.0.113.7")
+    listener = TaskListener("203.0.113.7")
+    progress = EpochProgress(LocalBarrierManager[str](), listener)
     assert progress.of_task(Actor.MERGE, FIRST, 0) is None
     assert "progress moves at checkpoints only" in caplog.text
-    progress.close()
+    listener.close()
+
+
+def test_tasks_of_two_tables_are_counted_apart() -> None:
+    listener = TaskListener("127.0.0.1")
+    ears = [
+        Ear(barriers, EpochProgress(barriers, listener), listener)
+        for barriers in (LocalBarrierManager[str](), LocalBarrierManager[str]())
+    ]
+    for ear in ears:
+        ear.barriers.inject(FIRST)
+    for rows, ear in enumerate(ears, start=1):
+        ear.task(Actor.MERGE).tell(rows)
+        assert ear.until(CreateMviewProgress(Actor.MERGE, Epoch(3), rows)) == [
+            CreateMviewProgress(Actor.MERGE, Epoch(3), rows)
+        ]
+    listener.close()

@@ -14,7 +14,7 @@ import pytest
 from consume_upstream.upstream_table import UpstreamTable, Weights
 from tests.tables import Row, batch, plan, table_of
 from vnode_backfill.sinks import RangeWriter, ReadReceipt
-from vnode_backfill.snapshot.vnode_stream import Lane, VnodeStream
+from vnode_backfill.snapshot.vnode_stream import Lane, VnodeStream, shares_of
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import KeyOrderError
@@ -39,7 +39,7 @@ class Source:
     def read_range(self, *_: object, **__: object) -> Iterator[pa.RecordBatch]:
         yield batch(self.definition, self.rows.pop(0))
 
-    def collation_keys(self, keys: Sequence[Key]) -> list[Weights]:
+    def collation_keys(self, keys: Sequence[Key], *_: TableDefinition) -> list[Weights]:
         return [(str(key[0]).encode(),) for key in keys]
 
 
@@ -74,3 +74,31 @@ def test_text_row_of_another_range_stops_the_lane(rows: list[str]) -> None:
     split = plan(WORDS, ("a",), ("m",), ("z",))
     with pytest.raises(KeyOrderError, match=r"key \('n',\) was read from range 0"):
         receipts(WORDS, split, [[(word,) for word in rows], [("o",)]])
+
+
+def limited(rows_per_second: float | None, lanes: int) -> list[Lane]:
+    """Lanes of one table with so many rows a second together, each with a range of one row."""
+    split = plan(NUMBERS, (0,), (10,))
+    table, writer = cast(UpstreamTable, Source(NUMBERS, [])), cast(RangeWriter, Written())
+    share = None if rows_per_second is None else rows_per_second / lanes
+    lane = Lane(table, writer, split, split.ranges, Epoch(0), 0, 10.0, share)
+    return [lane] * lanes
+
+
+def rates(*tables: list[Lane]) -> list[list[tuple[int, float | None]]]:
+    return [[(number, lane.rows_per_second) for number, lane in share] for share in shares_of(tables)]
+
+
+def test_each_worker_reads_its_tables_one_after_the_other_within_the_limit_of_all() -> None:
+    assert rates(limited(1000, 2), limited(1000, 2)) == [[(0, 500), (1, 500)]] * 2
+    assert rates(limited(None, 2), limited(None, 1)) == [[(0, None), (1, None)], [(0, None)]]
+
+
+def test_table_with_a_lower_limit_of_its_own_is_read_at_that_rate_whatever_comes_first() -> None:
+    assert rates(limited(1000, 2), limited(100, 2)) == [[(0, 500), (1, 50)]] * 2
+    assert rates(limited(100, 2), limited(1000, 2)) == [[(0, 50), (1, 500)]] * 2
+    assert rates(limited(None, 2), limited(100, 2)) == [[(0, None), (1, 50)]] * 2
+
+
+def test_workers_that_cannot_finish_a_range_in_time_at_a_low_limit_take_turns() -> None:
+    assert rates(limited(0.1, 2), limited(0.1, 2)) == [[(0, 0.1), (1, 0.1)]]

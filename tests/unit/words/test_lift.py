@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vnode_backfill.words.change import BEFORE_PREFIX
+from vnode_backfill.words.change import BEFORE_PREFIX, OP, ChangeOp
 from vnode_backfill.words.columns import Column
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.lift import NO_LIFTS, Lifts, columns_before, lifted
-from vnode_backfill.words.schema_change import AddColumn, ColumnStep, DropColumn, RenameColumn, RetypeColumn
+from vnode_backfill.words.schema_change import AddColumn, ColumnStep, DeleteRows, DropColumn, RenameColumn, RetypeColumn
 
 Row = dict[str, object]
 ID = Column.parse("id", "bigint", nullable=False)
@@ -45,6 +45,19 @@ def test_example_of_the_module() -> None:
     batch = changes([{"id": 7, "b": 5}], ID, column("b"))
     found = lifted(batch, lifts.of_epoch(Epoch(11)), schema(ID, column("c"), column("d"), before=False))
     assert found.to_pylist() == [{"id": 7, "c": 3, "d": 5}]
+
+
+def test_change_that_left_a_row_of_a_dropped_partition_becomes_a_delete() -> None:
+    """Also where the column that says so is renamed or dropped by a later statement."""
+    steps = (RenameColumn("b", "d"), DeleteRows("d", (("5", "7"),)), DropColumn("d"))
+    wanted = pa.schema([(OP, pa.int8()), ("id", pa.int64())])
+    assert columns_before(wanted.names, steps) == [OP, "id", "b"]
+    ops = [ChangeOp.INSERT, ChangeOp.UPDATE, ChangeOp.UPDATE, ChangeOp.DELETE]
+    batch = pa.RecordBatch.from_pydict(
+        {OP: pa.array(ops, pa.int8()), "id": pa.array([1, 2, 3, 4], pa.int64()), "b": pa.array([4, 5, 7, None])}
+    )
+    found = lifted(batch, steps, wanted).column(OP).to_pylist()
+    assert found == [ChangeOp.INSERT, ChangeOp.DELETE, ChangeOp.UPDATE, ChangeOp.DELETE]
 
 
 def test_changes_of_the_epoch_that_has_a_version_are_not_lifted_to_it() -> None:

@@ -13,6 +13,7 @@ from vnode_backfill.words.schema_change import (
     AddColumn,
     Carried,
     ColumnStep,
+    DeleteRows,
     DropColumn,
     RenameColumn,
     RetypeColumn,
@@ -78,6 +79,8 @@ STEPS: list[ColumnStep] = [
     RenameColumn("a", "b"),
     RetypeColumn(column("a", "bigint")),
     RetypeColumn(Column.parse("a", "varchar(90)", nullable=True, charset="utf8mb4", collation="utf8mb4_bin")),
+    DeleteRows("day", (("2024-01-01", None), (None, "2023-01-01"))),
+    DeleteRows("name", values=("a", "b")),
 ]
 
 

@@ -51,7 +51,6 @@ _READERS = 8
 _AHEAD = (1, 1, 8)
 _MOST_AHEAD = 64
 _OF_FILES = ("path", "size", "modificationTime", "stats", "deletionVector", "partitionValues", "tags")
-_OF_TOMBSTONES = ("path", "deletionTimestamp", "deletionVector")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +110,7 @@ def newest(storage: Storage, held: TableVersion | None) -> TableVersion | None:
     """The newest version, found from the one that is held if there is one; None if there is no table."""
     if held is None or held.tag is None or storage.tag_of(commit_name(held.version)) != held.tag:
         return _replay(storage)
-    commits = _following(storage, held.version)
+    commits = following(storage, held.version)
     first = next(commits, None)
     if first is None:
         return held
@@ -140,15 +139,6 @@ def checkpoint_behind(storage: Storage, table: TableVersion | None, version: int
     return LogNames.of(storage.list_names(LOG)).checkpoint_version
 
 
-def tombstones(storage: Storage) -> Iterator[Action]:
-    """Every removal that the newest checkpoint and the commits behind it tell of."""
-    names = _listed(storage)
-    for part in names.checkpoint:
-        yield from _structs(_checkpoint(storage, part, "remove", _OF_TOMBSTONES), "remove", _OF_TOMBSTONES)
-    for version, content in _following(storage, names.checkpoint_version):
-        yield from (each for kind, each in parse_commit(content.data, commit_name(version)) if kind == "remove")
-
-
 def backwards(storage: Storage, version: int, most: int) -> Iterator[tuple[int, bytes]]:
     """The commits from `version` down, as long as they are there, at most so many."""
     ended, size = max(-1, version - most), 16
@@ -172,7 +162,7 @@ def in_threads(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Re
 def _replay(storage: Storage) -> TableVersion | None:
     names = LogNames(())
     for _ in range(_LOOKS):
-        names = _listed(storage)
+        names = listed(storage)
         if names.newest < 0:
             return None
         found = _read(storage, names)
@@ -185,7 +175,8 @@ def _replay(storage: Storage) -> TableVersion | None:
     )
 
 
-def _listed(storage: Storage) -> LogNames:
+def listed(storage: Storage) -> LogNames:
+    """The names of the log from its newest checkpoint on."""
     hint = hint_of(storage.read_whole(f"{LOG}/_last_checkpoint"))
     if hint is not None:
         names = LogNames.of(storage.list_names(LOG, after=f"{hint:020d}"))
@@ -210,7 +201,7 @@ def _read(storage: Storage, names: LogNames) -> TableVersion | None:
     except FileNotFoundError:
         return None
     building.version = names.checkpoint_version
-    tag = building.take(_following(storage, names.checkpoint_version))
+    tag = building.take(following(storage, names.checkpoint_version))
     if building.version < 0:
         return None
     if tag is None:
@@ -218,7 +209,7 @@ def _read(storage: Storage, names: LogNames) -> TableVersion | None:
     return replace(building.finish(storage.path), tag=tag, checkpoint=names.checkpoint_version)
 
 
-def _following(storage: Storage, version: int) -> Iterator[tuple[int, Content]]:
+def following(storage: Storage, version: int) -> Iterator[tuple[int, Content]]:
     """The commits behind `version`, one after the other, until one is not there."""
     for size in chain(_AHEAD, repeat(_MOST_AHEAD)):
         chunk = range(version + 1, version + 1 + size)

@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from vnode_backfill.delta.log.names import LOG, LogNames, commit_name, version_of
 from vnode_backfill.delta.log.replay import TableVersion, in_threads
+from vnode_backfill.delta.steps import Step, carried_out
 from vnode_backfill.delta.storage import Storage
 
 _INTERVAL = 100
@@ -39,7 +40,8 @@ def waits_since(storage: Storage, table: TableVersion, moment: datetime) -> bool
 
 def make_checkpoint(storage: Storage, table: TableVersion) -> int:
     """Write the checkpoint of this version, and return its size. A second call writes the same again."""
-    DeltaTable(storage.path, version=table.version, storage_options=dict(storage.options)).create_checkpoint()
+    with carried_out(Step.MAKE_CHECKPOINT, storage):
+        DeltaTable(storage.path, version=table.version, storage_options=dict(storage.options)).create_checkpoint()
     parts = dict(LogNames.of(storage.list_names(LOG, after=f"{table.version:020d}")).checkpoints).get(table.version, ())
     return sum(storage.size_of(part) for part in parts)
 
@@ -51,7 +53,12 @@ def clean(storage: Storage, table: TableVersion, needed_from: int, now: datetime
     names = storage.list_names(LOG)
     first = _first_kept(storage, LogNames.of(names), needed_from, now - log_retention(table))
     old = [f"{LOG}/{name}" for name in names if (version := version_of(name)) is not None and version < first]
-    in_threads(storage.remove_file, old)
+
+    def remove(name: str) -> None:
+        with carried_out(Step.CLEAN_FILE, storage):
+            storage.remove_file(name)
+
+    in_threads(remove, old)
     return old
 
 

@@ -44,8 +44,12 @@ class Beginning:
     handoff: StoredHandoff | None = None
 
 
-def begin(config: Config, table: UpstreamTable) -> Beginning:
-    """Where a new job begins; a point that cannot be taken up is refused here, before anything is written."""
+def begin(config: Config, table: UpstreamTable, shared: CdcOffset | None = None) -> Beginning:
+    """Where a new job begins; a point that cannot be taken up is refused here, before anything is written.
+
+    `shared` is the first offset of tables that begin together, taken after the definitions of all of them were read. A
+    table whose job begins at what is visible now takes it.
+    """
     cdc = config.mysql.cdc
     handoff = handoff_for(config, table.definition)
     log = table.source_log(
@@ -53,7 +57,8 @@ def begin(config: Config, table: UpstreamTable) -> Beginning:
     )
     start = plan_start(cdc, log, handoff=handoff.point if handoff else None)
     end = table.identified(log.newest)
-    first = _first_offset(config, table, start, log)
+    begins_now = isinstance(start.from_, Latest)
+    first = shared if shared is not None and begins_now else _first_offset(config, table, start, log)
     # A log that is reset after its identity was taken is noticed when it is read, so it is taken before the sample
     # where it can be.
     same = first.number == end.number and first >= end and not first.log
@@ -88,13 +93,19 @@ def _first_offset(config: Config, table: UpstreamTable, start: StartPlan, log: S
             assert_never(start.from_)
 
 
+class ChangedMeanwhileError(PlanRefusedError):
+    """A statement came between reading the table's definition and the first offset."""
+
+
 def check_unchanged(table: UpstreamTable) -> None:
     """Refuse a table that was changed before the first offset: that change is not in the log that the job reads."""
     now = table.current_definition()
-    if now != table.definition:
-        raise PlanRefusedError(
+    known = table.definition.partitioning
+    repartitioned = known is not None and now.partitioning != known
+    if now != table.definition or repartitioned:
+        raise ChangedMeanwhileError(
             f"{now.database}.{now.table} was changed while the job was created",
-            detail=what_changed(table.definition, now),
+            detail="it has other partitions" if repartitioned else what_changed(table.definition, now),
             hint="Run it again.",
         )
 

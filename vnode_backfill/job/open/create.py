@@ -19,19 +19,21 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from consume_upstream.log.offset import VisibleAt
+from consume_upstream.log.offset import CdcOffset, VisibleAt
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import FORGOTTEN, BackfillState, Controls, Phase, new_state
+from progress.state.schema_state import DefinitionVersion, SchemaState
 from progress.state.walk_state import WHOLE_KEY, walk_plan
 from progress.store.job_rows import JobRecord
 from progress.store.store import StateStore
 from progress.store.walk_store import SingleStore
 from vnode_backfill.config.job import Config
+from vnode_backfill.decide.start_point import Latest
 from vnode_backfill.job.open.begin import Beginning, begin
 from vnode_backfill.job.open.handoff import record_start
 from vnode_backfill.job.open.locations import owner
 from vnode_backfill.job.open.opened import Opened, acquire, held_lease, released_if_refused
-from vnode_backfill.job.open.sink import change_buffer, prepare_new
+from vnode_backfill.job.open.sink import prepare_buffer, prepare_new
 from vnode_backfill.job.open.source import look_at_source, open_table
 from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.snapshot.plan_questions import first_plan
@@ -39,6 +41,7 @@ from vnode_backfill.words.bitmap import split_evenly
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.finding import refuse
 from vnode_backfill.words.key_range import SplitPlan
+from vnode_backfill.words.schema_change import TableShape
 
 BeforeWriting: TypeAlias = Callable[[], object]
 
@@ -58,7 +61,7 @@ def create_job(config: Config, store: StateStore, *, before_writing: BeforeWriti
 def create_walk(config: Config, store: SingleStore, *, before_writing: BeforeWriting) -> Opened:
     """A new job of the single executor, with its lease taken; see `create_job`."""
     refuse(look_at_source(config))
-    table = open_table(config)
+    table = _unpartitioned(open_table(config))
     table.check_walkable()
     beginning = begin(config, table)
     before_writing()
@@ -78,7 +81,7 @@ def no_ranges(config: Config, table: UpstreamTable) -> SplitPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class Planned:
     """A job that could be created: nothing has been written yet."""
 
     table: UpstreamTable
@@ -86,23 +89,64 @@ class _Planned:
     plan: SplitPlan
 
 
-def _planned(config: Config) -> _Planned:
+def _planned(config: Config) -> Planned:
     refuse(look_at_source(config))
+    return planned_from(config, examined_table(config))
+
+
+def examined_table(config: Config) -> UpstreamTable:
+    """The table as it is now, which the target can take."""
     table = open_table(config)
     refuse(configured_sink(config).findings(table.definition), "the target cannot take the table")
-    beginning = begin(config, table)
+    return table
+
+
+def planned_from(config: Config, table: UpstreamTable, first: CdcOffset | None = None) -> Planned:
+    """The beginning, and then the plan. `first` is the offset of tables that begin together."""
+    beginning = begin(config, table, first)
     plan = first_plan(table, config)[1] if beginning.start.snapshot else no_ranges(config, table)
-    return _Planned(table, beginning, plan)
+    return Planned(_as_begun(table, beginning), beginning, plan)
 
 
-def _create(config: Config, store: StateStore, planned: _Planned) -> Opened:
+def _as_begun(table: UpstreamTable, beginning: Beginning) -> UpstreamTable:
+    """The table without its partitions of now where the job begins in the past: they may have been others there."""
+    return table if isinstance(beginning.start.from_, Latest) else _unpartitioned(table)
+
+
+def _unpartitioned(table: UpstreamTable) -> UpstreamTable:
+    """Without what is known of partitions: a walk follows none of their statements."""
+    return table.with_definition(replace(table.definition, partitioning=None))
+
+
+def _create(config: Config, store: StateStore, planned: Planned) -> Opened:
+    opened = written(config, store, planned)
+    store.commit(opened.state)
+    return opened
+
+
+def written(config: Config, store: StateStore, planned: Planned) -> Opened:
+    """Everything of a new job but its first commit, which brings it into being; by the driver that holds the lease."""
     table, plan, beginning = planned.table, planned.plan, planned.beginning
+    # Before anything of it is touched: somebody else may have created the job while this one was planned.
+    store.check_new()
     record = prepare_new(config, new_record(config, table), store, table, beginning.handoff)
-    change_buffer(config, record, store).prepare()
+    prepare_buffer(config, record, store)
     record_start(config, record.id, beginning.first, beginning.handoff)
-    state = _first_state(config, plan, beginning)
-    store.create(record, plan, state, held_lease(store))
+    state = _taken_over(_first_state(config, plan, beginning), record, beginning)
+    store.prepare_create(record, plan, state, held_lease(store))
     return Opened(record, state, plan, store, table, created=True, start=beginning.start)
+
+
+def _taken_over(state: BackfillState, record: JobRecord, beginning: Beginning) -> BackfillState:
+    """The state of a job that takes over a target with columns that the source has dropped: it writes around them."""
+    handoff = beginning.handoff
+    if handoff is None or not handoff.kept:
+        return state
+    version = DefinitionVersion(
+        number=1, before=beginning.first, after=beginning.first, since=Epoch(1),
+        statement=f"the target of job {handoff.job}", shape=TableShape(record.definition, handoff.kept),
+    )  # fmt: skip
+    return replace(state, schema=SchemaState((version,), in_sink=version.number))
 
 
 def _first_state(config: Config, plan: SplitPlan, beginning: Beginning) -> BackfillState:
@@ -117,12 +161,13 @@ def _first_state(config: Config, plan: SplitPlan, beginning: Beginning) -> Backf
 
 
 def _create_walk(config: Config, store: SingleStore, table: UpstreamTable, beginning: Beginning) -> Opened:
+    store.check_new()
     record = replace(new_record(config, table), executor="single", vnode_count=1)
     record = prepare_new(config, record, store, table, beginning.handoff)
-    change_buffer(config, record, store).prepare()
+    prepare_buffer(config, record, store)
     record_start(config, record.id, beginning.first, beginning.handoff)
     plan = walk_plan(table.definition.key, table.estimated_size().rows)
-    state = _first_walk_state(config, plan, beginning)
+    state = _taken_over(_first_walk_state(config, plan, beginning), record, beginning)
     store.create(record, plan, state, held_lease(store))
     return Opened(record, state, plan, store, table, created=True, start=beginning.start)
 

@@ -41,7 +41,11 @@ def examine_source(config: Config) -> Examined:
     if any(finding.level is Level.REFUSED for finding in findings):
         return Examined(findings, None, None)
     beginning = begin(config, table) if loaded is None else continue_at(config, table, loaded)
-    facts, plan = _walked_whole(table) if config.executor is Executor.SINGLE else _cut(config, table, beginning)
+    facts, plan = (
+        _walked_whole(table)
+        if config.executor is Executor.SINGLE
+        else cut(config, table, snapshot=beginning.start.snapshot)
+    )
     start = beginning.start
     findings += configured_sink(config).outlook(facts, exists=loaded is not None, follows=not start.bounded)
     if any(finding.level is Level.REFUSED for finding in findings):
@@ -56,8 +60,9 @@ def _walked_whole(table: UpstreamTable) -> tuple[TableFacts, SplitPlan]:
     return TableFacts(plan.parts, None, None, size.rows, size.row_bytes), plan
 
 
-def _cut(config: Config, table: UpstreamTable, beginning: Beginning) -> tuple[TableFacts, SplitPlan]:
-    if beginning.start.snapshot:
+def cut(config: Config, table: UpstreamTable, *, snapshot: bool) -> tuple[TableFacts, SplitPlan]:
+    """The table's size, and its ranges; none where nothing is copied."""
+    if snapshot:
         return first_plan(table, config)
     with table.session() as session:
         return session.table_facts(), no_ranges(config, table)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -37,7 +37,7 @@ from vnode_backfill.decide.start_point import Handoff, StartPlan
 from vnode_backfill.delta.storage import Storage
 from vnode_backfill.job.open import notices
 from vnode_backfill.job.sink.configured import configured_sink
-from vnode_backfill.words.columns import TableDefinition
+from vnode_backfill.words.columns import Column, TableDefinition
 from vnode_backfill.words.errors import ConfigError
 
 FILE_NAME = "handoff.json"
@@ -59,6 +59,8 @@ class StoredHandoff:
     """Fingerprint of the table's definition."""
     offset: CdcOffset
     created_at: datetime
+    kept: tuple[Column, ...] = ()
+    """Columns of the target that the source has dropped."""
 
     @property
     def point(self) -> Handoff:
@@ -74,8 +76,9 @@ class StoredHandoff:
 
 
 def fingerprint(definition: TableDefinition) -> str:
-    """The same for two definitions exactly if they are equal."""
-    return hashlib.sha256(json.dumps(definition.to_json(), sort_keys=True).encode()).hexdigest()
+    """The same for two definitions exactly if they are equal, whatever their partitions."""
+    stored = replace(definition, partitioning=None).to_json()
+    return hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
 
 
 def is_complete(mode: StartupMode, state: BackfillState) -> bool:
@@ -126,10 +129,11 @@ def read_handoff(config: Config, job: str) -> StoredHandoff | None:
 
 def handoff_of(record: JobRecord, state: BackfillState) -> StoredHandoff:
     """The handoff that a complete job's last commit is."""
-    table = f"{record.database}.{record.table}"
+    table, shape = f"{record.database}.{record.table}", state.schema.shape_in_sink(record.definition)
     return StoredHandoff(
         job=record.name, id=record.id, server=state.lowest_applied.server, table=table, target=record.sink,
-        definition=fingerprint(state.schema.shape_in_sink(record.definition).definition), offset=state.lowest_applied, created_at=record.created_at,
+        definition=fingerprint(shape.definition), offset=state.lowest_applied, created_at=record.created_at,
+        kept=shape.kept,
     )  # fmt: skip
 
 

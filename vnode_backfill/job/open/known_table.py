@@ -6,6 +6,8 @@ one, so it must begin with the definition that it had. The table may even be gon
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import BackfillState
 from progress.store.store import Loaded
@@ -24,7 +26,8 @@ def known_table(config: Config, loaded: Loaded) -> UpstreamTable:
     table = open_known_table(config, loaded.record.definition)
     now = definition_now(table)
     if now is not None and relabelled(loaded.record.definition, now) is not None:
-        return table.with_definition(now)
+        # The partitions of now may come from statements that the job has not met yet.
+        return table.with_definition(replace(now, partitioning=loaded.record.definition.partitioning))
     return table
 
 

@@ -11,6 +11,7 @@ import os
 from progress.store.reader import folder_name
 from progress.store.state_table import Retention
 from progress.store.store import StateStore
+from progress.store.tables_store import TablesStore
 from progress.store.walk_store import SingleStore, store_of
 from vnode_backfill.config.job import Config, Executor
 from vnode_backfill.config.values import reveal
@@ -19,8 +20,13 @@ from vnode_backfill.config.values import reveal
 def state_store(config: Config) -> StateStore:
     """The state of the job, in the schema in which it exists.
 
-    A job that does not exist has the schema of the configured executor.
+    A job that does not exist has the schema of the configured executor. One table of a job of many has its part of that
+    job's state.
     """
+    if config.whole is not None:
+        path, job = config.whole
+        whole = TablesStore(path, job, reveal(config.storage.options), retention=state_retention(config))
+        return whole.table(config.job)
     single = config.executor is Executor.SINGLE
     options = reveal(config.storage.options)
     return store_of(config.state.path, config.job, options, single=single, retention=state_retention(config))

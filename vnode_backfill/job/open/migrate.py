@@ -64,7 +64,8 @@ def _migrate(config: Config, old: SingleStore, new: StateStore) -> None:
     _acquire_above(new, old, config)
     try:
         record = replace(stored.record, executor="parallel", vnode_count=config.vnodes)
-        new.create(record.fit_for(vectors=stored.record.has_vectors), plan, state, held_lease(new))
+        record = record.fit_for(vectors=stored.record.has_vectors)
+        new.create(record, plan, state, held_lease(new), asked_of=stored.books.asked_of)
     finally:
         new.release()
 

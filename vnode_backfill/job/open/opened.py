@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
 
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import BackfillState
@@ -41,7 +43,15 @@ class Opened:
     start: StartPlan
 
 
-def acquire(config: Config, store: StateStore) -> Lease:
+class Leased(Protocol):
+    """A job's state, whose lease can be taken: of one table, or of many."""
+
+    def acquire_lease(self, owner: str, duration: timedelta, *, wait_out: bool = False) -> Lease: ...
+
+    def current_lease(self) -> Lease | None: ...
+
+
+def acquire(config: Config, store: Leased) -> Lease:
     """Take the job's lease. Where the target fences no drivers, the lease of a process that has ended is waited out.
 
     A living process refuses this driver.

@@ -9,63 +9,99 @@ the same statement again.
 The log of before does not matter: the new copy begins at what is visible now, which holds the statement. Offsets stay
 in the job's era, so that what the buffer holds of the old job is below all of them and is trimmed.
 
+What operators asked for belongs to the job's name, not to a copy. Requests that nobody has acted on count for the new
+copy: a stop ends it at once. Requests to read again are the exception. The new copy reads every row after it has begun,
+so they are carried out by its first commit.
+
 A target that has no commits cannot hold two copies. It is written in place, if its options say that it may be replaced.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from consume_upstream.log.offset import CdcOffset, VisibleAt
 from consume_upstream.upstream_table import UpstreamTable
-from progress.state.backfill_state import BackfillState, Controls, new_state
+from progress.state.backfill_state import (
+    Acknowledgement,
+    BackfillState,
+    Controls,
+    Request,
+    RequestKind,
+    new_state,
+)
+from progress.state.definition_report import WHOLE
+from progress.state.schema_state import CopyNote, SchemaState
 from progress.state.walk_state import walk_plan
 from progress.store.job_rows import COPIED_VERSION, JobRecord
 from progress.store.store import Loaded, StateStore
 from vnode_backfill.config.job import Config, StartupMode
 from vnode_backfill.decide.start_point import Latest, StartPlan
-from vnode_backfill.job.open.begin import check_unchanged
+from vnode_backfill.job.open.begin import ChangedMeanwhileError, check_unchanged
 from vnode_backfill.job.open.create import new_record
 from vnode_backfill.job.open.handoff import mode_of, record_start_of
 from vnode_backfill.job.open.opened import Opened, held_lease
 from vnode_backfill.job.open.sink import change_buffer
 from vnode_backfill.job.open.source import look_at_source, open_table
 from vnode_backfill.job.sink.configured import configured_sink
-from vnode_backfill.job.sink.description import WritingJob
+from vnode_backfill.job.sink.description import SinkDescription, WritingJob
 from vnode_backfill.snapshot.plan_questions import first_plan
 from vnode_backfill.words.bitmap import split_evenly
-from vnode_backfill.words.errors import StateError
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.errors import LawBrokenError, StateError
 from vnode_backfill.words.finding import refuse
 from vnode_backfill.words.key_range import SplitPlan
+
+_ATTEMPTS = 20
 
 
 def renew(config: Config, store: StateStore, why: str) -> Opened:
     """The job with a new copy begun, and its lease as it was; refused where the table cannot be copied any more."""
     loaded = _existing(config, store)
-    refuse(look_at_source(config))
-    table = open_table(config)
     sink = configured_sink(config)
-    refuse(sink.findings(table.definition), "the target cannot take the table")
-    era = loaded.state.written.era
-    table = table.in_era(era if table.server == loaded.record.server else era + 1)
-    first = table.identified(table.beginning())
-    check_unchanged(table)
+    table, first = _beginning(config, loaded, sink)
     single = loaded.record.executor == "single"
     plan = _walk(table) if single else first_plan(table, _with_own_vnodes(config, loaded))[1]
     record = _record(config, loaded, table)
-    job = WritingJob(record, table, held_lease(store), store.folder)
+    job = WritingJob(record, table, held_lease(store), store.lease_folder)
     vectors = sink.prepare_beside(job) if sink.copies_beside else sink.prepare_new(job, taken_over=False)
     record = record.fit_for(vectors=vectors)
     change_buffer(config, record, store).prepare()
     mode = StartupMode.SNAPSHOT if _only_copies(config, loaded) else StartupMode.INITIAL
     record_start_of(config, record.id, mode, first)
-    state = _first_state(loaded.state, plan, first)
+    note = _note(loaded, record, why, beside=sink.copies_beside)
+    state = _first_state(loaded.state, plan, first, note)
+    state = replace(state, acknowledged=_acknowledged(loaded.state, store.unacknowledged(loaded.state)))
     store.begin_again(record, plan, state)
     # Not before: until that commit the copy that the job has made so far may be one of them.
     sink.discard_copies(record.id)
     warning = f"the table is copied again from {first} on: {why}"
     start = StartPlan(snapshot=True, from_=Latest(), bounded=mode is StartupMode.SNAPSHOT, warnings=(warning,))
     return Opened(record, state, plan, store, table, created=True, start=start)
+
+
+def _beginning(config: Config, loaded: Loaded, sink: SinkDescription) -> tuple[UpstreamTable, CdcOffset]:
+    """The table, and a first offset at which it was still that table.
+
+    A statement between the two is in no log that the copy reads. Statements often come in a row, so both are then asked
+    for again.
+    """
+    refuse(look_at_source(config))
+    era = loaded.state.written.era
+    for attempt in range(1, _ATTEMPTS + 1):
+        table = open_table(config)
+        refuse(sink.findings(table.definition), "the target cannot take the table")
+        table = table.in_era(era if table.server == loaded.record.server else era + 1)
+        first = table.identified(table.beginning())
+        try:
+            check_unchanged(table)
+        except ChangedMeanwhileError:
+            if attempt == _ATTEMPTS:
+                raise
+            continue
+        return table, first
+    raise LawBrokenError("a loop that returns or raises has ended")
 
 
 def _existing(config: Config, store: StateStore) -> Loaded:
@@ -95,12 +131,45 @@ def _walk(table: UpstreamTable) -> SplitPlan:
     return walk_plan(table.definition.key, table.estimated_size().rows)
 
 
-def _first_state(before: BackfillState, plan: SplitPlan, first: CdcOffset) -> BackfillState:
-    """Limits and workers stay as they were; a pause too, because somebody wanted the source left alone."""
+def _first_state(before: BackfillState, plan: SplitPlan, first: CdcOffset, note: CopyNote) -> BackfillState:
+    """Limits and workers stay as they were; a pause too, because somebody wanted the source left alone.
+
+    So do the last statements, for those who look.
+    """
     count = len(before.vnodes)
     assignment = before.assignment if len(plan.ranges) or count > 1 else split_evenly(1, 1)
     controls = Controls(before.controls.paused, before.controls.rows_per_second)
-    return replace(new_state(VisibleAt(first), plan, assignment), controls=controls)
+    schema = SchemaState(notes=before.schema.notes, copy=note)
+    return replace(new_state(VisibleAt(first), plan, assignment), controls=controls, schema=schema)
+
+
+def _acknowledged(before: BackfillState, asked: Sequence[Request]) -> tuple[Acknowledgement, ...]:
+    """The answers so far, and one for each request to read again: its ranges are of the plan before, and all are
+    read."""
+    reads = (request for request in asked if request.kind is RequestKind.RESNAPSHOT)
+    return (*before.acknowledged, *(Acknowledgement(request.id, Epoch(0)) for request in reads))
+
+
+def _note(loaded: Loaded, record: JobRecord, why: str, *, beside: bool) -> CopyNote:
+    """The statement is the one that the old copy has stopped before."""
+    schema = loaded.state.schema
+    met = schema.notes[-1] if schema.notes and schema.notes[-1].at == loaded.state.written else None
+    readers = _readers(loaded) if beside else "the points of both copies: each is replaced when its range is read"
+    return CopyNote(
+        since=record.created_at.isoformat(timespec="seconds"), reason=why, readers=readers,
+        offset=str(met.at) if met else "", statement=met.statement if met else "",
+    )  # fmt: skip
+
+
+def _readers(loaded: Loaded) -> str:
+    """What the target shows until the new copy is live."""
+    state, pending = loaded.state, loaded.state.schema.pending
+    if loaded.percent < WHOLE:
+        # The copy before was put in place by nobody.
+        return state.schema.copy.readers if state.schema.copy else "the rows of a copy that was never complete"
+    if pending is None:
+        return f"the old copy at {state.lowest_applied}"
+    return f"the old copy at {state.lowest_applied}, without the statement at {pending.before} and what came after it"
 
 
 def _only_copies(config: Config, loaded: Loaded) -> bool:

@@ -35,6 +35,7 @@ from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.snapshot.plan_questions import extended_plan
 from vnode_backfill.words.columns import relabelled, what_changed
 from vnode_backfill.words.errors import ConfigError, PlanRefusedError, SchemaChangedError, SourceError, StateError
+from vnode_backfill.words.partitioning import NOT_KNOWN
 
 
 def check_executor(config: Config, store: StateStore) -> None:
@@ -194,6 +195,9 @@ def _copy_again(
     if plan.generation > state.plan_generation:
         store.write_plan(plan, plan.generation)
     moved = begun_again(state, first, plan)
+    if table.definition.partitioning is not None or state.schema.partitioning is not None:
+        # What the log held that is left out may have changed them.
+        moved = replace(moved, schema=replace(moved.schema, partitioning=NOT_KNOWN))
     moved, _ = honour(moved, plan, asked)
     store.commit(moved)
     warning = (

@@ -8,6 +8,7 @@ from progress.store.job_rows import JobRecord
 from progress.store.store import StateStore
 from vnode_backfill.config.job import Config
 from vnode_backfill.config.values import reveal
+from vnode_backfill.delta.storage import Storage
 from vnode_backfill.job.open.handoff import StoredHandoff
 from vnode_backfill.job.open.locations import buffer_path
 from vnode_backfill.job.open.opened import held_lease
@@ -19,7 +20,7 @@ from vnode_backfill.sinks import Sink
 
 def open_sink(config: Config, record: JobRecord, store: StateStore, table: UpstreamTable) -> Sink:
     """The sink as the driver that holds the lease writes it."""
-    return configured_sink(config).open(WritingJob(record, table, held_lease(store), store.folder))
+    return configured_sink(config).open(WritingJob(record, table, held_lease(store), store.lease_folder))
 
 
 def prepare_new(
@@ -31,7 +32,7 @@ def prepare_new(
     """
     lease = held_lease(store)
     taken = handoff is not None and take_target_over(config, record.id, handoff, store.folder, lease.generation)
-    job = WritingJob(record, table, lease, store.folder)
+    job = WritingJob(record, table, lease, store.lease_folder)
     return record.fit_for(vectors=configured_sink(config).prepare_new(job, taken_over=taken))
 
 
@@ -45,6 +46,15 @@ def fitted_record(record: JobRecord, store: StateStore, sink: Sink) -> JobRecord
     fitted = record.fit_for(vectors=True)
     store.change_record(fitted)
     return fitted
+
+
+def prepare_buffer(config: Config, record: JobRecord, store: StateStore) -> None:
+    """Make an empty buffer for a job that does not exist yet.
+
+    What a job of this name has left there, one whose removal was cut short, is not this one's.
+    """
+    Storage.of(buffer_path(config), reveal(config.storage.options)).remove()
+    change_buffer(config, record, store).prepare()
 
 
 def change_buffer(config: Config, record: JobRecord, store: StateStore) -> ChangeBuffer:

@@ -7,19 +7,25 @@ others speak to an `UpstreamTable`. Nothing here writes to the source.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from consume_upstream.mysql.connection import SourceAddress, TlsMode, TlsOptions, connect
 from consume_upstream.mysql.preflight.clock import clock_skew
-from consume_upstream.mysql.preflight.inspect import inspect
+from consume_upstream.mysql.preflight.inspect import SeenServer, inspect, inspect_server, inspect_table, see_server
 from consume_upstream.mysql.preflight.server_checks import check_clock
 from consume_upstream.mysql.rows import result_rows
+from consume_upstream.mysql.schema import table_list
+from consume_upstream.mysql.schema.table_list import ListedTables
 from consume_upstream.mysql.table import MySqlTable
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import BackfillState
 from vnode_backfill.config.job import Config, TlsConfig, TlsVerify
+from vnode_backfill.config.tables import Chosen, chosen_tables, priority_of
 from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.finding import Finding, Level, refuse
+from vnode_backfill.words.table_name import TableName, TablePattern
 
 _TLS = {
     TlsVerify.IDENTITY: TlsMode.VERIFY_IDENTITY, TlsVerify.CA: TlsMode.VERIFY_CA, TlsVerify.NONE: TlsMode.REQUIRED,
@@ -73,6 +79,58 @@ def look_at_source(config: Config) -> tuple[Finding, ...]:
             () if configured_sink(config).fences_drivers else (check_clock(config.state.lease, clock_skew(connection)),)
         )
         return (*found, *clock)
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAtServer:
+    """A server that was looked at once, for all tables of a job."""
+
+    findings: tuple[Finding, ...]
+    _seen: SeenServer
+
+    def look_at_table(self, config: Config) -> tuple[Finding, ...]:
+        """What is this table's own: `config` is that of one table. Over one connection; reads only."""
+        with connect(source_address(config)) as connection:
+            return inspect_table(connection, config, self._seen)
+
+
+def look_at_server(config: Config, *, estimated_rows: int) -> LookedAtServer:
+    """Check what all tables of a job have in common; reads only. `estimated_rows` are those of all tables together."""
+    with connect(source_address(config)) as connection:
+        seen = see_server(connection, config)
+        clock = (
+            () if configured_sink(config).fences_drivers else (check_clock(config.state.lease, clock_skew(connection)),)
+        )
+    return LookedAtServer((*inspect_server(config, seen, estimated_rows=estimated_rows), *clock), seen)
+
+
+def list_tables(config: Config) -> ListedTables:
+    """The tables of every database that the job's names and patterns can mean; in one query, reads only."""
+    patterns = {entry.table.like() for entry in config.mysql.tables}
+    if not config.many:
+        patterns = {TablePattern.parse(str(TableName(config.mysql.database, config.mysql.table))).like()}
+    with connect(source_address(config)) as connection:
+        return table_list.list_tables(connection, sorted(patterns))
+
+
+def configured_tables(config: Config, listed: ListedTables | None = None) -> Chosen:
+    """The job's tables that the server has now, in the order in which they are copied.
+
+    That is: by priority, then the smaller ones first.
+    """
+    found = list_tables(config) if listed is None else listed
+    chosen = chosen_tables(config, found.rows, fold_case=found.fold_case)
+    return replace(chosen, tables=in_order(config, chosen, found.rows))
+
+
+def in_order(config: Config, chosen: Chosen, rows: Mapping[TableName, int]) -> tuple[TableName, ...]:
+    """The chosen tables as they are copied: by priority, then by rows, then by name."""
+    return tuple(
+        sorted(
+            chosen.tables,
+            key=lambda name: (priority_of(config, name, fold_case=chosen.fold_case), rows.get(name, 0), name),
+        )
+    )
 
 
 def look_at_clock(config: Config) -> tuple[str, ...]:

@@ -34,16 +34,26 @@ seam: Seam = no_seam
 
 
 class OrderThreads:
-    """The orders in progress of one driver."""
+    """The orders in progress of one table. `pool` holds the threads of a driver that copies several."""
 
-    def __init__(self, barriers: LocalBarrierManager[Event], metrics: CdcBackfillMetrics, seen: Seen) -> None:
+    def __init__(
+        self,
+        barriers: LocalBarrierManager[Event],
+        metrics: CdcBackfillMetrics,
+        seen: Seen,
+        pool: ThreadPoolExecutor | None = None,
+    ) -> None:
         self._barriers, self._metrics, self._seen = barriers, metrics, seen
-        self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="action")
+        self._owned = pool is None
+        self._pool = pool or ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="action")
         self.running: set[Future[None]] = set()
 
     def begin(self, actor: Actor, attempt: int, action: Action, work: Callable[[], None]) -> None:
         """Begin an order; returns at once."""
-        future = self._pool.submit(self._carry_out, actor, attempt, action, work)
+        self.follow(self._pool.submit(self._carry_out, actor, attempt, action, work))
+
+    def follow(self, future: Future[None]) -> None:
+        """Count work that was begun elsewhere as an order in progress."""
         self.running.add(future)
         future.add_done_callback(self.running.discard)
 
@@ -53,7 +63,8 @@ class OrderThreads:
 
     def close(self, seconds: float) -> int:
         """End what is not begun, and wait for the rest; how many have not ended."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._owned:
+            self._pool.shutdown(wait=False, cancel_futures=True)
         return self.wait(seconds)
 
     def _carry_out(self, actor: Actor, attempt: int, action: Action, work: Callable[[], None]) -> None:

@@ -11,11 +11,10 @@ import threading
 import time
 from functools import partial
 
-from pyspark.sql import SparkSession
-
-from consume_upstream.executor import UpstreamTableExecutor
+from consume_upstream.buffer import BufferNote
+from consume_upstream.executor import ConsumeOrder, UpstreamTableExecutor
 from consume_upstream.log.continuity import check_log_goes_on
-from consume_upstream.log.offset import CdcOffset, is_short_stretch
+from consume_upstream.log.offset import CdcOffset, Visibility, is_short_stretch
 from progress.state.backfill_state import BackfillState, Phase
 from progress.state.barriers import LocalBarrierManager
 from progress.task_progress import EpochProgress
@@ -49,18 +48,16 @@ from vnode_backfill.decide.protocol import (
     Stop,
     TrimBuffer,
 )
+from vnode_backfill.job.run.driver_tools import DriverTools
 from vnode_backfill.job.run.observations import Pace, Seen
 from vnode_backfill.job.run.order_threads import OrderThreads
 from vnode_backfill.job.run.reading import MakeReading, RangeReading, ReadingTools
 from vnode_backfill.job.run.services import Committed, Services
-from vnode_backfill.job.run.spark_work import SparkWork
 from vnode_backfill.job.run.table_versions import TableVersions
-from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.merge.merge_epoch import MergeRoute, SparkTasks, merge_epoch
 from vnode_backfill.snapshot.plan_questions import extended_plan
-from vnode_backfill.spark.slots import session_slots
 from vnode_backfill.words.epoch import Actor, Barrier, BarrierKind
-from vnode_backfill.words.errors import BackfillError, SinkUnavailableError, StuckError
+from vnode_backfill.words.errors import BackfillError, LawBrokenError, SinkUnavailableError, StuckError
 
 _CANCEL_SECONDS = 10.0
 _END_SECONDS = 600.0
@@ -73,20 +70,26 @@ class Performer:
     """Carries orders out. Each comes with what was committed when it was given; nothing here remembers a state."""
 
     def __init__(
-        self, services: Services, barriers: LocalBarrierManager[Event], reading: MakeReading = RangeReading
+        self,
+        services: Services,
+        barriers: LocalBarrierManager[Event],
+        reading: MakeReading = RangeReading,
+        shared: DriverTools | None = None,
     ) -> None:
+        """`shared` are the tools of a driver that copies several tables; without, this performer has its own."""
         self.services, self.barriers = services, barriers
         self.pace = Pace()
         self.seen = Seen()
-        self.source = services.table.questions()
-        self.task_slots = session_slots(services.spark.sparkContext)
+        self._tools, self._alone = shared or DriverTools.open(services), shared is None
+        self.source = self._tools.source.of(services.table)
+        self.task_slots = self._tools.task_slots
         self.leaves_tasks = False  # when it was closed: whether something that it has begun may still write
-        self._spark = SparkWork(services.spark.sparkContext, fenced=configured_sink(services.config).fences_drivers)
-        self.orders = OrderThreads(barriers, services.metrics, self.seen)
-        self._following = OrderThreads(barriers, services.metrics, self.seen)
+        self._spark = self._tools.spark
+        self.orders = OrderThreads(barriers, services.metrics, self.seen, self._tools.pool)
+        self._following = OrderThreads(barriers, services.metrics, self.seen, self._tools.side_pool)
         """Changes of the sink. They go on while an epoch is tried again: one may take longer than many epochs."""
         self._awake = threading.Event()
-        self._progress = EpochProgress(barriers, *_reached_at(services.spark))
+        self._progress = EpochProgress(barriers, self._tools.listener)
         barriers.subscribe_barrier(Actor.DRIVER, self._barrier_begins)
         limits = services.config.limits
         self._upstream = UpstreamTableExecutor(
@@ -97,6 +100,7 @@ class Performer:
             lend=self.source.session,
         )
         self._versions = TableVersions(services)
+        self._first_revision: int | None = None
         self._reading = reading(
             ReadingTools(services, self._spark, self._progress, self.pace, self.source.session, self._versions)
         )
@@ -135,17 +139,29 @@ class Performer:
             case SampleSource() | CommitEpoch() | ExtendPlan() | TrimBuffer():
                 self.orders.begin(Actor.DRIVER, committed.attempt, action, lambda: self._in_driver(action, committed))
 
+    @property
+    def ranges(self) -> RangeReading:
+        """How planned ranges are read, for a driver that reads those of several tables together."""
+        if not isinstance(self._reading, RangeReading):
+            raise LawBrokenError("a walk of the whole key has no ranges")
+        return self._reading
+
     def wake(self) -> None:
         """End an idle pause early."""
         self._awake.set()
+
+    def has_ended(self, seconds: float) -> bool:
+        """Wait until nothing that was begun is at work any more; False if that takes longer."""
+        self._awake.set()
+        return not self.orders.wait(seconds) and not self._following.wait(seconds)
 
     def close(self) -> None:
         """End what is not begun, and wait a while for the rest: what does not end by itself ends with the process."""
         self._awake.set()
         left = self.orders.close(_CLOSE_SECONDS) + self._following.close(_CLOSE_SECONDS)
         self.leaves_tasks = left > 0 or self._spark.leaves_tasks
-        self._progress.close()
-        self.source.close()
+        if self._alone:
+            self._tools.close()
 
     def _barrier_begins(self, barrier: Barrier) -> None:
         self.services.metrics.observe_barrier(barrier.kind)
@@ -179,18 +195,30 @@ class Performer:
         self.barriers.tell(ReceiptsCommitted(barrier.epoch, receipts, barrier.attempt))
 
     def _buffer(self, action: BufferChanges, committed: Committed) -> None:
-        barrier, state, intent = action.barrier, committed.state, action.intent
-        newest = self._versions.newest(committed)
-        plan = newest.plan.at(intent.plan_generation)
-        self._upstream.use(newest.table.definition)
-        progress = partial(self._progress.of_task, Actor.UPSTREAM, barrier)
-        consume, spark = self._upstream.consume, self._spark
+        order, spark = self.consume_order(action, committed), self._spark
+        progress = partial(self._progress.of_task, Actor.UPSTREAM, action.barrier)
+        consume, asked = self._upstream.consume, (order.state, order.plan, order.intent, progress)
         note = spark.run(
             Actor.UPSTREAM,
-            barrier,
-            lambda: consume(spark.context, state, plan, intent, progress),
-            lambda: consume(None, state, plan, intent, progress),
+            action.barrier,
+            lambda: consume(spark.context, *asked),
+            lambda: consume(None, *asked),
         )
+        self.report_buffered(action, note)
+
+    def consume_order(self, action: BufferChanges, committed: Committed) -> ConsumeOrder:
+        """What of the log is to be captured, by the newest definition."""
+        newest = self._versions.newest(committed)
+        self._upstream.use(newest.table.definition)
+        plan, state = newest.plan.at(action.intent.plan_generation), committed.state
+        if self._first_revision is None:
+            self._first_revision = state.revision
+        # An intent that this driver has committed itself was not tried before its first attempt.
+        again = committed.attempt > 0 or state.revision == self._first_revision
+        return ConsumeOrder(self._upstream, state, plan, action.intent, may_have_landed=again)
+
+    def report_buffered(self, action: BufferChanges, note: BufferNote) -> None:
+        barrier = action.barrier
         event = ChangesBuffered(
             barrier.epoch, note.visible, note.missing, note.kept, barrier.attempt, note.newest, note.cut, note.passed
         )
@@ -215,8 +243,11 @@ class Performer:
         while (found := self._versions.resolve(action.found, committed)) is None:
             if self.stopping.is_set() or self._awake.wait(_LOOK_FOR_TABLE):
                 break
-        effect, shape = found or (None, None)
-        self.barriers.tell(StatementResolved(action.found, effect, shape, action.attempt))
+        if found is None:
+            self.barriers.tell(StatementResolved(action.found, None, None, action.attempt))
+            return
+        outcome, shape = found
+        self.barriers.tell(StatementResolved(action.found, outcome.effect, shape, action.attempt, outcome.partitioning))
 
     def _change_sink(self, action: ChangeSink) -> None:
         """The sink follows, beside the epochs. Whatever comes of it is reported without an attempt: epochs go on."""
@@ -239,22 +270,33 @@ class Performer:
 
         Epochs that the target does not keep up with are longer than configured.
         """
-        state, config = committed.state, self.services.config
+        state = committed.state
         self._awake.clear()
-        rest = self.pace.rest(config.epoch.live.total_seconds(), time.monotonic())
-        if (action.idle or not self._presses(state)) and rest > 0:
+        rest = self.pace.rest(self.services.config.epoch.live.total_seconds(), time.monotonic())
+        if (action.idle or not self.presses(state)) and rest > 0:
             self._awake.wait(rest)
-        last = state.intent.written if state.intent else state.written
-        written, visible = self.source.written_offset(last), self.source.visible_offset()
-        check_log_goes_on(last, written)
-        self.seen.sampled(written, time.time())
-        rows = int(self._rows_per_second(state) * config.epoch.backfill.total_seconds())
-        short = may_be_merged_at_once(config.executor, last, written)
-        hold = bool(self.seen.throttled_by) or self._versions.are_behind(committed, written)
-        sample = Sample(written, visible, rows, hold=hold, short=short)
+        written, visible = self.source.written_offset(last_sample(state)), self.source.visible_offset()
+        sample = self.sample_of(committed, written, visible, hold=bool(self.seen.throttled_by))
         self.barriers.tell(Sampled(sample, action.ticket))
 
-    def _presses(self, state: BackfillState) -> bool:
+    def sample_of(
+        self, committed: Committed, written: CdcOffset, visible: Visibility, *, hold: bool, rows: int | None = None
+    ) -> Sample:
+        """What the source's answer means for this table, of which a worker may read `rows` rows in the next epoch.
+
+        Without `hold` the definition is asked for, if rows are to be read by it.
+        """
+        state, config = committed.state, self.services.config
+        last = last_sample(state)
+        check_log_goes_on(last, written)
+        self.seen.sampled(written, time.time())
+        if rows is None:
+            rows = int(self._rows_per_second(state) * config.epoch.backfill.total_seconds())
+        short = may_be_merged_at_once(config.executor, last, written)
+        hold = hold or self._versions.are_behind(committed, written)
+        return Sample(written, visible, rows, hold=hold, short=short)
+
+    def presses(self, state: BackfillState) -> bool:
         """Whether something waits for the next epoch: a start or a stop, ranges, or a vnode whose first merge is due."""
         intent = state.intent
         if self.pace.read_last or intent is None or intent.kind is BarrierKind.SYNC_CHECKPOINT:
@@ -285,10 +327,14 @@ class Performer:
             self.barriers.notify_failure(Actor.DRIVER, action.attempt, stuck)
 
     def _end_attempt(self) -> None:
-        """Cancelling is a courtesy: a JVM that is gone has no jobs, and one that does not answer is not waited for."""
-        cancelling = threading.Thread(target=self._spark.cancel, daemon=True)
-        cancelling.start()
-        cancelling.join(_CANCEL_SECONDS)
+        """Cancelling is a courtesy: a JVM that is gone has no jobs, and one that does not answer is not waited for.
+
+        Where tables share their tasks, cancelling would end the work of others.
+        """
+        if self._alone:
+            cancelling = threading.Thread(target=self._spark.cancel, daemon=True)
+            cancelling.start()
+            cancelling.join(_CANCEL_SECONDS)
         seconds = max(_END_SECONDS, 2 * self.services.config.mysql.read_timeout.total_seconds())
         left = self.orders.wait(seconds)
         if left:
@@ -299,17 +345,14 @@ class Performer:
             )
 
 
+def last_sample(state: BackfillState) -> CdcOffset:
+    """The newest end of the log that the state knows."""
+    return state.intent.written if state.intent else state.written
+
+
 def may_be_merged_at_once(executor: Executor, after: CdcOffset, upto: CdcOffset) -> bool:
     """Whether an epoch may merge this slice itself; not under the single executor.
 
     The stored form of a walk is fixed, and such an intent has no place in it.
     """
     return executor is Executor.PARALLEL and is_short_stretch(after, upto)
-
-
-def _reached_at(spark: SparkSession) -> tuple[str, str]:
-    """The address at which tasks find the driver, and the one it listens on."""
-    conf = spark.sparkContext.getConf()
-    if (conf.get("spark.master") or "").startswith("local"):
-        return "127.0.0.1", ""
-    return conf.get("spark.driver.host") or "127.0.0.1", conf.get("spark.driver.bindAddress") or ""

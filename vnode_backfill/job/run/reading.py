@@ -60,6 +60,17 @@ class ReadingTools:
 MakeReading = Callable[[ReadingTools], Reading]
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedRead:
+    """The lanes that are left to read of an order, and the receipts of what landed before a crash."""
+
+    lanes: list[Lane]
+    landed: list[ReadReceipt]
+
+
+NOTHING_TO_READ = PreparedRead([], [])
+
+
 class RangeReading:
     """Reads planned ranges, each worker those of its lane (the parallel executor)."""
 
@@ -69,23 +80,33 @@ class RangeReading:
         self.refused = ""
 
     def read(self, action: ReadRanges, committed: Committed) -> Receipts:
-        self.refused = ""
+        prepared = self.prepare(action, committed)
+        began, spark = time.monotonic(), self._tools.spark
+        done = spark.run(Actor.SNAPSHOT, action.barrier, lambda: read_ranges(spark.context, prepared.lanes), LanesRead)
+        if not action.rows_per_second:
+            self._measure(prepared.lanes, done.receipts, time.monotonic() - began)
+        return self.finish(prepared, done)
+
+    def prepare(self, action: ReadRanges, committed: Committed) -> PreparedRead:
+        """What is left to read of the order, and what has landed of it before a crash."""
+        if not committed.intent.ordinals:
+            return NOTHING_TO_READ
         appended, replaced = self._services.sink.landed_reads(action.barrier.epoch)
         landed = [receipt for receipts in (appended, replaced) for receipt in receipts or ()]
         lanes = self._lanes(action, committed, skip_append=appended is not None, skip_replace=replaced is not None)
         self._tools.progress.reading(_before(committed, landed))
-        began, spark = time.monotonic(), self._tools.spark
-        done = spark.run(Actor.SNAPSHOT, action.barrier, lambda: read_ranges(spark.context, lanes), LanesRead)
-        self.refused, read = done.refused, done.receipts
-        if not action.rows_per_second:
-            self._measure(lanes, read, time.monotonic() - began)
-        self._tools.pace.read_last = bool(read)
-        self._receipts = (*landed, *read)
+        return PreparedRead(lanes, landed)
+
+    def finish(self, prepared: PreparedRead, done: LanesRead) -> Receipts:
+        """What was read counts, and is to be committed."""
+        self.refused = done.refused
+        self._tools.pace.read_last = bool(done.receipts)
+        self._receipts = (*prepared.landed, *done.receipts)
         return _range_receipts(self._receipts)
 
     def commit(self, action: CommitReceipts, committed: Committed) -> Receipts:
-        if not self._receipts and committed.state.schema.pending is not None:
-            # The sink may be changing meanwhile, which nothing should wait for.
+        if not self._receipts and (not committed.intent.ordinals or committed.state.schema.pending is not None):
+            # Nothing was to be read; or the sink may be changing meanwhile, which nothing should wait for.
             return ()
         seen = self._tools.versions.in_sink(committed)
         plan = seen.plan.at(committed.intent.plan_generation)

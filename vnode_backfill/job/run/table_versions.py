@@ -17,7 +17,7 @@ from consume_upstream.buffer import buffer_schema
 from consume_upstream.log.offset import CdcOffset
 from consume_upstream.log.statement import FoundStatement
 from consume_upstream.upstream_table import UpstreamTable
-from vnode_backfill.config.job import DroppedColumns, DroppedPartitions, Executor, SchemaChanges
+from vnode_backfill.config.job import DroppedColumns, Executor, SchemaChanges
 from vnode_backfill.job.run.services import Committed, Services
 from vnode_backfill.words.columns import TableDefinition, relabelled
 from vnode_backfill.words.errors import PlanRefusedError, SchemaChangedError
@@ -26,6 +26,7 @@ from vnode_backfill.words.schema_change import (
     AddColumn,
     Carried,
     ColumnStep,
+    DeleteRows,
     DropColumn,
     Emptied,
     Ended,
@@ -35,7 +36,9 @@ from vnode_backfill.words.schema_change import (
     RetypeColumn,
     SetAside,
     StatementEffect,
+    StatementOutcome,
     TableShape,
+    deletes_rows,
 )
 
 _TEXT_SHOWN = 500
@@ -88,21 +91,28 @@ class TableVersions:
             )
         return True
 
-    def resolve(self, found: FoundStatement, committed: Committed) -> tuple[StatementEffect, TableShape | None] | None:
+    def resolve(self, found: FoundStatement, committed: Committed) -> tuple[StatementOutcome, TableShape | None] | None:
         """What the statement did, and what the target will hold; None if that cannot be said yet."""
         newest, config = self.newest(committed), self._services.config
-        keeps = config.dropped_partitions is DroppedPartitions.KEEP
-        effect = newest.table.effect_of(found, keep_partitions=keeps)
-        if effect is None:
+        outcome = self._partitioned(newest.table, committed).effect_of(found, gone=config.dropped_partitions.value)
+        if outcome is None:
             return None
-        effect, shape = self._followed(newest, effect)
+        effect, shape = self._followed(newest, outcome.effect)
         if config.schema_changes is SchemaChanges.STOP and not isinstance(effect, NoEffect):
             self._check_accepted(found, effect, committed)
-        return effect, shape
+        return StatementOutcome(effect, outcome.partitioning), shape
+
+    def _partitioned(self, table: UpstreamTable, committed: Committed) -> UpstreamTable:
+        """The table with the partitions that it has after the newest statement that the job has met."""
+        created = self._services.table.definition.partitioning
+        known = committed.state.schema.partitioning or created
+        return table.with_definition(replace(table.definition, partitioning=known))
 
     def _followed(self, newest: SeenTable, effect: StatementEffect) -> tuple[StatementEffect, TableShape | None]:
         if self._services.config.executor is Executor.SINGLE and isinstance(effect, Carried | Emptied):
             return NewCopy("a walk of the whole table cannot follow a statement"), None
+        if isinstance(effect, Carried) and self._services.sink.needs_window and deletes_rows(effect.steps):
+            return NewCopy("rows of a partition cannot be found among points"), None
         if isinstance(effect, Carried):
             return self._carried(newest.shape, effect)
         return effect, TableShape(effect.definition, newest.shape.kept) if isinstance(effect, Emptied) else None
@@ -169,6 +179,9 @@ def _step_text(step: ColumnStep) -> str:
             return f"column {old} is renamed to {new}"
         case RetypeColumn(column):
             return f"column {column.name} is widened to {column.type_name}"
+        case DeleteRows(name, ranges, values):
+            bounds = [f"from {low or 'the lowest'} to below {high or 'the highest'}" for low, high in ranges]
+            return f"rows are deleted whose {name} is {' or '.join((*bounds, *values))}"
 
 
 def _named(plan: SplitPlan, shape: TableShape) -> SplitPlan:

@@ -41,7 +41,7 @@ class Faces:
     @classmethod
     def open(cls, config: Config) -> Faces:
         """Listen where `ui` says and load installed reporters; raises ConfigError if one of the two cannot be had."""
-        metrics, added = CdcBackfillMetrics(), load_reporters()
+        metrics, added = CdcBackfillMetrics(by_table=config.ui.table_metrics), load_reporters()
         return cls(metrics, open_web(config.ui.host, config.ui.port, metrics=metrics), added)
 
     def close(self) -> None:

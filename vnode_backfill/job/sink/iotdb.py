@@ -144,11 +144,10 @@ class IotdbDescription:
         from vnode_backfill.sinks.iotdb.sink import mapping_of, settings_of
         from vnode_backfill.verify.points import render, to_json, verify_points
 
-        loaded, iotdb, password = asked.loaded, self.iotdb, self._password()
+        loaded, password = asked.loaded, self._password()
         definition = loaded.state.schema.shape_in_sink(loaded.record.definition).definition
-        if definition != loaded.record.definition:
-            # As the job itself does: columns that the file names may be gone.
-            iotdb = fitting(iotdb, definition)
+        # As the job itself does: columns that the file names may be of another version.
+        iotdb = fitting(self.iotdb, definition)
         with asked.source() as (table, pace):
             settings = settings_of(iotdb, mapping_of(iotdb, definition, password), password)
             result = verify_points(table, definition, settings, duplicates=iotdb.duplicates, pace=pace)

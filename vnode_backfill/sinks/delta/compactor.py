@@ -20,6 +20,7 @@ from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.parquet import FileLayout
 from vnode_backfill.delta.rows import Rows
+from vnode_backfill.delta.steps import Step, carried_out
 from vnode_backfill.sinks import TaskRunner
 from vnode_backfill.sinks.delta.compaction import (
     BRIEF_BYTES,
@@ -96,8 +97,10 @@ class Compactor:
     def _done(self, table: TableVersion, work: Sequence[Reshape], goes_on: Callable[[], bool]) -> Compacted:
         files, schema = sum(len(task.files) for task in work), columns_of(table)
         reshaper = Reshaper(self.log.storage, schema, self.key, self.layout.within(schema), goes_on)
+        writing, _ = _steps(work)
         try:
-            done = self._written(reshaper, work)
+            with carried_out(writing, self.log.storage):
+                done = self._written(reshaper, work)
         except GivenUpError:
             return Compacted(0, 0, 0, left=files)
         with self.committing:
@@ -110,6 +113,7 @@ class Compactor:
 
     def _settle(self, done: Sequence[Reshaped], files: int, columns: str) -> Compacted:
         """Commit to a table that still has the `columns` with which the files were written."""
+        _, committing = _steps([each.task for each in done])
         for _ in range(_TRIES):
             table = self.log.open()
             if table.metadata.schema_text != columns:
@@ -119,7 +123,8 @@ class Compactor:
             effect = sum((each for each in effects if each is not None), Effect())
             try:
                 if effect:
-                    made = self.log.rearrange(table, effect.added, effect.removed, effect.masked)
+                    with carried_out(committing, self.log.storage):
+                        made = self.log.rearrange(table, effect.added, effect.removed, effect.masked)
                     self.traffic.count(effect, made.sizes.get(made.version, 0))
             except OvertakenError:
                 continue
@@ -139,7 +144,8 @@ class Compactor:
         joiner = Joiner(self.log.storage, schema, self.layout.within(schema), goes_on)
         step = plan.step(policy.step_bytes)
         try:
-            joined = (tasks or in_threads)(joiner.join, step)
+            with carried_out(Step.WRITE_JOIN, self.log.storage):
+                joined = (tasks or in_threads)(joiner.join, step)
         except GivenUpError:
             return Compacted(0, 0, 0, left=plan.files)
         joined = self._still_there(joiner, joined, self.log.open())
@@ -168,10 +174,18 @@ class Compactor:
             added = [file for each in joined for file in each.added]
             try:
                 if removed:
-                    made = self.log.rearrange(table, added, removed)
+                    with carried_out(Step.COMMIT_JOIN, self.log.storage):
+                        made = self.log.rearrange(table, added, removed)
                     self.traffic.count(Effect(added), made.sizes.get(made.version, 0))
                     self.traffic.checkpointed(self.log.maintain(made))
             except OvertakenError:
                 continue
             return Compacted(len(removed), len(added), sum(file.size for file in added))
         raise SinkUnavailableError(f"a compaction was overtaken by other commits {_TRIES} times")
+
+
+def _steps(work: Sequence[Reshape]) -> tuple[Step, Step]:
+    """How the writing and the commit of these reshapes are called: a fold has one file whose rows all go."""
+    if any(len(task.whole) > 1 for task in work):
+        return Step.WRITE_JOIN, Step.COMMIT_JOIN
+    return Step.WRITE_FOLD, Step.COMMIT_FOLD

@@ -7,11 +7,12 @@ paid back too early costs more than it brings. So:
   when a tenth of its rows is gone. A vector is cumulative: each commit writes a file's earlier deletes again, so the
   bytes grow with the square of the commits, while a fold costs the file's size. Paid back when both are equal, the
   total is the smallest, and grows with the square root of the table.
-- **Join** files of about the same size, sixteen at a time. Each row is then written once per tier, not once per join.
+- **Join** files of about the same size, eight at a time. Each row is then written once per tier, not once per join.
+  Sixteen at a time would write each row once less, and leave twice as many small files for every reader to open.
 
-Tiers of 16 times the size, files of about 20 KB that come with each merge:
+Tiers of 8 times the size, files of about 20 KB that come with each merge:
 
-    20 KB × 16 → 320 KB × 16 → 5 MB × 16 → 80 MB: a row is written three times until its file has the target size
+    20 KB × 8 → 160 KB × 8 → 1.3 MB × 8 → 10 MB × 8 → 80 MB: a row is written four times until its file is large
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ GONE_AT_MOST = 10
 """A file is folded when one in so many of its rows is gone."""
 WORTH_BYTES = 1024 * 1024
 """A smaller file is not worth a commit of its own for the rows it has lost: the next join leaves them out."""
-JOINED = 16
+JOINED = 8
 _TIER_BYTES = 64 * 1024
 _WAITING_JOINS = 4
 """Where so many joins wait, they come before a fold."""
@@ -111,7 +112,7 @@ def _overlaps(file: DataFile, base: DataFile) -> bool:
 
 
 def _tiers(files: Sequence[DataFile], policy: CompactionPolicy) -> Iterator[list[DataFile]]:
-    """Groups of sixteen neighbours of about the same size, the smallest first."""
+    """Groups of eight neighbours of about the same size, the smallest first."""
     tiers: dict[int, list[DataFile]] = {}
     for file in files:
         if policy.is_small(file):

@@ -27,7 +27,7 @@ from functools import partial
 
 import numpy as np
 
-from vnode_backfill.delta.files import DataFile, FileReceipt, Masked
+from vnode_backfill.delta.files import DataFile, Masked
 from vnode_backfill.delta.rows import NO_ROWS, Rows
 from vnode_backfill.delta.vectors import VectorCache, write_vectors
 from vnode_backfill.sinks import TaskRunner
@@ -36,12 +36,15 @@ from vnode_backfill.sinks.delta.effect import Effect
 from vnode_backfill.sinks.delta.keys.cache import key_cache
 from vnode_backfill.sinks.delta.rewrite import (
     REWRITE_IN_TASKS_BYTES,
+    Inserts,
     Ints,
     Removal,
     Replacement,
     Rewriter,
     Rewritten,
     in_threads,
+    only_new,
+    placed_by,
 )
 
 WORN = 10
@@ -114,22 +117,18 @@ class MergeByMask:
         self._finder = RowFinder(rewriter, cache_bytes)
         self._found: dict[str, Found] = {}
         self._rewritten: dict[tuple[str, str | None], Rewritten] = {}
-        self._placed: Ints | None = None
-        self._inserted: list[FileReceipt] = []
+        self._inserts = Inserts(rewriter)
 
     def merge(self, files: Sequence[DataFile], changes: Changes, tasks: TaskRunner | None) -> Effect:
         run = tasks if tasks and not isinstance(changes, MemoryChanges) else in_threads
         parts = [(file, changes.within(file)) for file in files]
-        lookups = [Lookup(file, part) for file, part in parts if part is not None]
-        new = [each for each in lookups if each.file.path not in self._found]
-        found = run(self._finder.find, new)
-        self._found.update({each.file.path: hits for each, hits in zip(new, found, strict=True)})
-        losses = [loss for loss in map(self._loss, lookups) if len(loss.rows)]
+        lookups = {file.path: Lookup(file, part) for file, part in parts if part is not None}
+        found = only_new(self._found, lookups, partial(run, self._finder.find))
+        losses = [loss for loss in map(self._loss, lookups.values(), found) if len(loss.rows)]
         rewritten = self._rewrite([loss for loss in losses if loss.rewrites], tasks)
-        placed = np.sort(np.concatenate([np.empty(0, np.int64), *(each.met for each in rewritten)]))
-        self._insert(changes, placed, run)
+        inserted = self._inserts.files(changes, placed_by(rewritten), run)
         masked = self._mask([loss for loss in losses if not loss.rewrites])
-        return sum((each.effect for each in rewritten), masked + Effect(self._inserted))
+        return sum((each.effect for each in rewritten), masked + Effect(inserted))
 
     def remove(self, removals: Sequence[Removal]) -> Effect:
         """Take rows away that a new read replaces."""
@@ -143,8 +142,8 @@ class MergeByMask:
         """The rows of a file that are gone."""
         return NO_ROWS if file.vector is None else self._vectors.read(self._rewriter.storage, file.vector)
 
-    def _loss(self, lookup: Lookup) -> _Loss:
-        found, gone = self._found[lookup.file.path], self.gone(lookup.file)
+    def _loss(self, lookup: Lookup, found: Found) -> _Loss:
+        gone = self.gone(lookup.file)
         live = ~gone.contains(found.rows)
         return _Loss(lookup.file, gone, found.rows[live], found.numbers[live], lookup.changes)
 
@@ -155,24 +154,14 @@ class MergeByMask:
 
     def _rewrite(self, losses: Sequence[_Loss], tasks: TaskRunner | None) -> list[Rewritten]:
         """Write worn files again. A change whose key is found in two of them is placed in one of them only."""
-        known = [self._rewritten[loss.file.identity] for loss in losses if loss.file.identity in self._rewritten]
-        placed = np.concatenate([np.empty(0, np.int64), *(each.met for each in known)])
-        work: list[Replacement] = []
-        for loss in losses:
-            if loss.file.identity not in self._rewritten and loss.part is not None:
-                homes = np.where(np.isin(loss.numbers, placed), Replacement.LEAVES, loss.numbers)
-                placed = np.concatenate([placed, loss.numbers])
-                work.append(Replacement(loss.file, loss.part, loss.rows, homes))
-        run = tasks if tasks and sum(each.file.size for each in work) > REWRITE_IN_TASKS_BYTES else in_threads
-        done = run(self._rewriter.replace, work)
-        self._rewritten.update({task.file.identity: each for task, each in zip(work, done, strict=True)})
-        return [self._rewritten[loss.file.identity] for loss in losses]
+        work = {loss.file.identity: loss for loss in losses if loss.part is not None}
+        placed = placed_by([self._rewritten[identity] for identity in work if identity in self._rewritten])
 
-    def _insert(self, changes: Changes, placed: Ints, run: TaskRunner) -> None:
-        if self._placed is not None and np.array_equal(self._placed, placed):
-            return
-        inserted = run(partial(_insert, self._rewriter, placed), changes.parts())
-        self._placed, self._inserted = placed, [file for each in inserted for file in each]
+        def replace(new: Sequence[_Loss]) -> list[Rewritten]:
+            run = tasks if tasks and sum(loss.file.size for loss in new) > REWRITE_IN_TASKS_BYTES else in_threads
+            return run(self._rewriter.replace, _replacements(new, placed))
+
+        return only_new(self._rewritten, work, replace)
 
     def _mask(self, losses: Sequence[_Loss]) -> Effect:
         """A new vector for each file; a file without a row left is removed."""
@@ -185,5 +174,12 @@ class MergeByMask:
         return Effect(removed=whole, masked=masked)
 
 
-def _insert(rewriter: Rewriter, placed: Ints, part: ChangeSlice) -> tuple[FileReceipt, ...]:
-    return rewriter.insert(part, placed)
+def _replacements(losses: Sequence[_Loss], placed: Ints) -> list[Replacement]:
+    """A change is placed in the first file that has its key, unless it is `placed` in another one already."""
+    made: list[Replacement] = []
+    for loss in losses:
+        if loss.part is not None:
+            homes = np.where(np.isin(loss.numbers, placed), Replacement.LEAVES, loss.numbers)
+            placed = np.concatenate([placed, loss.numbers])
+            made.append(Replacement(loss.file, loss.part, loss.rows, homes))
+    return made

@@ -14,7 +14,7 @@ scattered changes: 1.8, 2.2 and 29 CPU-s.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +35,7 @@ from vnode_backfill.delta.parquet import (
     write_files,
 )
 from vnode_backfill.delta.rows import Rows
+from vnode_backfill.delta.steps import Step, carried_out
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.delta.vectors import read_vector
 from vnode_backfill.sinks import TaskRunner
@@ -51,6 +52,7 @@ _STAYS, _GOES = -1, -2
 _ROW, _CHANGE = "_row", "_change"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Place = TypeVar("Place", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,8 @@ class Rewriter:
         return becomes
 
     def _write(self, kind: str, batches: Iterator[pa.Table | pa.RecordBatch]) -> tuple[FileReceipt, ...]:
-        with storage_errors(f"a file of epoch {self.epoch} cannot be written to {self.storage.path}"):
+        what = f"a file of epoch {self.epoch} cannot be written to {self.storage.path}"
+        with storage_errors(what), carried_out(Step.WRITE_FILE, self.storage):
             return write_files(self.storage, unique_stem(f"e{self.epoch}-{kind}"), self.schema, batches, self.layout)
 
     def _merged(self, file: DataFile, becomes: Ints, changes: pa.Table | None) -> Iterator[pa.Table]:
@@ -171,37 +174,59 @@ class Rewriter:
 class MergeByRewrite:
     """One epoch's merge that writes each touched file again; asked again after another commit came between.
 
-    Files never change, so what became of one stays right. If a compaction has joined some since, only the joined files
-    are looked at again. Their rows are the same, so the changes that meet none are the same too.
+    If a compaction has joined some files since, only the joined ones are looked at again. Their rows are the same, so
+    the changes that meet none are the same too.
     """
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._rewriter = rewriter
-        self._known: dict[str, Rewritten] = {}
-        self._met: Ints | None = None
-        self._inserted: list[FileReceipt] = []
+        self._rewritten: dict[str, Rewritten] = {}
+        self._inserts = Inserts(rewriter)
 
     def merge(self, files: Sequence[DataFile], changes: Changes, tasks: TaskRunner | None) -> Effect:
         touched = [(file, changes.within(file)) for file in files]
-        rewrites = [Rewrite(file, part) for file, part in touched if part is not None]
-        new = [each for each in rewrites if each.file.path not in self._known]
-        run = tasks if tasks and sum(each.file.size for each in new) > REWRITE_IN_TASKS_BYTES else in_threads
-        done = run(self._rewriter.merge, new)
-        self._known.update({each.file.path: result for each, result in zip(new, done, strict=True)})
-        rewritten = [self._known[each.file.path] for each in rewrites]
-        met = np.sort(np.concatenate([np.empty(0, np.int64), *(each.met for each in rewritten)]))
-        if self._met is None or not np.array_equal(self._met, met):
-            inserted = run(partial(_insert, self._rewriter, met), changes.parts())
-            self._met, self._inserted = met, [file for each in inserted for file in each]
-        return sum((each.effect for each in rewritten), Effect(self._inserted))
+        work = {file.path: Rewrite(file, part) for file, part in touched if part is not None}
+        size = sum(each.file.size for path, each in work.items() if path not in self._rewritten)
+        run = tasks if tasks and size > REWRITE_IN_TASKS_BYTES else in_threads
+        rewritten = only_new(self._rewritten, work, partial(run, self._rewriter.merge))
+        inserted = self._inserts.files(changes, placed_by(rewritten), run)
+        return sum((each.effect for each in rewritten), Effect(inserted))
 
     def remove(self, removals: Sequence[Removal]) -> Effect:
         """Write files again without rows that a new read replaces."""
         return sum((each.effect for each in in_threads(self._rewriter.remove, removals)), Effect())
 
 
-def _insert(rewriter: Rewriter, placed: Ints, part: ChangeSlice) -> tuple[FileReceipt, ...]:
-    return rewriter.insert(part, placed)
+class Inserts:
+    """Writes the rows that changes leave behind, except of those placed in other files; once while these are the same."""
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter = rewriter
+        self._placed: Ints | None = None
+        self._files: list[FileReceipt] = []
+
+    def files(self, changes: Changes, placed: Ints, run: TaskRunner) -> list[FileReceipt]:
+        if self._placed is None or not np.array_equal(self._placed, placed):
+            written = run(partial(self._rewriter.insert, placed=placed), changes.parts())
+            self._placed, self._files = placed, [file for each in written for file in each]
+        return self._files
+
+
+def only_new(
+    known: dict[Place, Result], items: Mapping[Place, Item], work: Callable[[Sequence[Item]], Sequence[Result]]
+) -> list[Result]:
+    """The results for these items, worked out for those whose place is not `known` yet.
+
+    For a merge that is asked again: files never change, so what was found in one stays right.
+    """
+    new = {place: item for place, item in items.items() if place not in known}
+    known.update(zip(new, work(list(new.values())), strict=True))
+    return [known[place] for place in items]
+
+
+def placed_by(rewritten: Sequence[Rewritten]) -> Ints:
+    """The changes whose rows are in the files that were written again, in order."""
+    return np.sort(np.concatenate([np.empty(0, np.int64), *(each.met for each in rewritten)]))
 
 
 def _meeting(keys: pa.Table, changes: pa.Table, key: Sequence[str]) -> tuple[Ints, Ints]:

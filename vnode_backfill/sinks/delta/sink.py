@@ -32,11 +32,11 @@ from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.parquet import FileLayout, unique_stem, write_files
 from vnode_backfill.delta.rows import NO_ROWS, Rows
+from vnode_backfill.delta.steps import Step, carried_out
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.delta.vectors import VectorCache
 from vnode_backfill.sinks import ReadReceipt, TaskRunner, Weighing, receipts_from_json, receipts_to_json
 from vnode_backfill.sinks.changes import Changes
-from vnode_backfill.sinks.delta.change import SCHEMA, ColumnChange
 from vnode_backfill.sinks.delta.compaction import (
     STEP_BYTES,
     Compacted,
@@ -48,6 +48,8 @@ from vnode_backfill.sinks.delta.compaction import (
 from vnode_backfill.sinks.delta.compactor import Compactor
 from vnode_backfill.sinks.delta.due import vector_health
 from vnode_backfill.sinks.delta.effect import Effect, Traffic
+from vnode_backfill.sinks.delta.follow.change import SCHEMA, ColumnChange
+from vnode_backfill.sinks.delta.follow.delete_rows import RowDeletion, RowsGone
 from vnode_backfill.sinks.delta.keys.bounds import bounds_as_keys, extremes, may_hold
 from vnode_backfill.sinks.delta.mask import MergeByMask
 from vnode_backfill.sinks.delta.place import ends_beside, is_beside, put_in_place
@@ -65,7 +67,7 @@ from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import OvertakenError, SinkUnavailableError
 from vnode_backfill.words.key import Key
 from vnode_backfill.words.key_range import SplitPlan
-from vnode_backfill.words.schema_change import ColumnStep, TableShape
+from vnode_backfill.words.schema_change import ColumnStep, DeleteRows, TableShape
 
 _VECTORS_BYTES = 64 * 1024 * 1024
 _TRIES = 5
@@ -154,10 +156,17 @@ class DeltaSink:
     ) -> None:
         """Give the table the columns of `shape`, and every row what the source shows for it, in one commit.
 
-        Nothing happens if this version has landed. From then on the sink uses the shape. Compactions may go on
-        meanwhile, in any process.
+        Where the steps take rows away, these go instead. Nothing happens if this version has landed. From then on the
+        sink uses the shape. Compactions may go on meanwhile, in any process.
         """
-        self._follow(version, shape, lambda change: change.follow(steps, tasks))
+        match steps:
+            case [DeleteRows() as step]:
+                self.use(shape)
+                rows = RowsGone(self._storage, step, shape.schema.field(step.column))
+                deletion = RowDeletion(rows, self._remove, self._gone)
+                self._follow(version, shape, lambda change: change.delete(deletion, tasks))
+            case _:
+                self._follow(version, shape, lambda change: change.follow(steps, tasks))
 
     def empty(self, version: int, shape: TableShape) -> None:
         """Take every row away, in one commit that counts as the change to this version; then use the shape."""
@@ -276,6 +285,10 @@ class DeltaSink:
                     removals.append(Removal(file, Rows.of(np.flatnonzero(gone))))
         return self._changing(table, epoch).remove(removals)
 
+    def _remove(self, table: TableVersion, removals: Sequence[Removal]) -> Effect:
+        self._check_writes(table)
+        return self._changing(table, Epoch(0)).remove(removals)
+
     def apply(self, epoch: Epoch, changes: Changes, tasks: TaskRunner | None = None) -> None:
         """Take the old rows of changed keys away, write the new ones, and commit both at once.
 
@@ -297,7 +310,8 @@ class DeltaSink:
             effect = changing.merge(self._log.files(table, self._key), changes, tasks)
             try:
                 if effect:
-                    made = self._commit(table, _MERGE, epoch, effect)
+                    with carried_out(Step.COMMIT_MERGE, self._storage):
+                        made = self._commit(table, _MERGE, epoch, effect)
                     self._traffic.count(effect, made.sizes.get(made.version, 0), changes.bytes)
             except OvertakenError:
                 continue
@@ -412,8 +426,12 @@ class DeltaSink:
             # Another driver has put the copy in place: its own log no longer says which of its files are needed.
             return []
         kept = kept_for(self._retention, vectors=self._log.open().has_vectors)
-        swept = self._log.sweep(whole_hours(kept))
+        swept = self._log.sweep(timedelta(hours=whole_hours(kept)))
         return [*swept, *sweep_staged(self._storage, oldest_kept(datetime.now(UTC), kept))]
+
+    def version(self) -> int | None:
+        """None while rows go to a copy beside the target, which shows something else."""
+        return None if self.is_beside else self._log.open().version
 
     def close(self) -> None:
         """Nothing is held open between calls."""

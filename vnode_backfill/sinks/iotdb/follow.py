@@ -9,16 +9,20 @@ neither rename a series nor change its type, and what a row had before is not to
 | ADD with a value                   | refused: every row that is there would need a point                            |
 | DROP, columns are kept             | the measurement ends; its points stay                                          |
 | DROP, columns are dropped          | the series, or the table's column, is removed                                  |
-| RENAME                             | refused: the points stay under the old name                                    |
+| RENAME, the measurement stays      | none: `rename` gives the new column the name that the points have              |
+| RENAME otherwise                   | refused: the points stay under the old name                                    |
 | another type                       | refused if the measurement has another type then; else nothing                 |
 | any of them on a device, time or key column whose points show it | refused                                          |
 
-Columns that are no measurements (`include`, `exclude`) can be added, dropped and widened without effect.
+Columns that are no measurements (`include`, `exclude`) can be added, dropped, renamed and widened without effect.
+
+The file may name columns of every version (`fitting`). So an operator can say what to do with a column before the
+target has followed to it: that is how a refused statement is passed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -42,10 +46,10 @@ class PointChange:
         after: PointMapping,
         shapes: tuple[TableShape, TableShape],
         steps: Sequence[ColumnStep],
-        config: IotdbSinkConfig,
     ) -> PointChange:
         """SinkError if the change cannot be followed. Nothing is asked of the server."""
-        _refuse_renames(before, steps, config)
+        renamed = {step.old: step.new for step in steps if isinstance(step, RenameColumn)}
+        _refuse_renames(before, after, renamed)
         _refuse_values(after, steps)
         _refuse_types(before, after)
         old, new = shapes
@@ -54,14 +58,17 @@ class PointChange:
             each.name
             for each in before.measurements
             if each.column is not None
-            and each.column not in {other.column for other in after.measurements}
+            and renamed.get(each.column, each.column) not in {other.column for other in after.measurements}
             and each.column.casefold() not in stays
         ]
         return cls((*dropped, *_of_kept_names(after, old)))
 
 
 def fitting(config: IotdbSinkConfig, definition: TableDefinition) -> IotdbSinkConfig:
-    """The configuration without the columns that are gone, where leaving them out changes nothing for the others."""
+    """The configuration without columns that this version does not have, where that changes nothing for the others.
+
+    They are of an earlier or a later version. A name that no version has is refused when the job is created.
+    """
     known = {column.name for column in definition.columns}
     if config.include and not known & set(config.include):
         raise _refused("every column of `sink.iotdb.include` is gone")
@@ -90,12 +97,19 @@ def _of_kept_names(after: PointMapping, old: TableShape) -> list[str]:
     return [each.name for each in after.measurements if each.column is not None and each.column.casefold() in kept]
 
 
-def _refuse_renames(before: PointMapping, steps: Sequence[ColumnStep], config: IotdbSinkConfig) -> None:
-    named = {*config.include, *config.exclude, *config.rename, *config.types, *before.naming.columns, before.time}
-    used = named | {each.column for each in before.measurements}
-    for step in steps:
-        if isinstance(step, RenameColumn) and step.old in used:
-            raise _refused(f"column {step.old} was renamed to {step.new}, and points stay under the name {step.old}")
+def _refuse_renames(before: PointMapping, after: PointMapping, renamed: Mapping[str, str]) -> None:
+    """Names that are exchanged are refused too: each series would hold points of both columns."""
+    measured = {each.column: each for each in before.measurements}
+    measures = {each.column: each for each in after.measurements}
+    fixed = {*before.naming.columns, before.time, *(renamed.keys() & set(renamed.values()))}
+    for old, new in renamed.items():
+        was, now = measured.get(old), measures.get(new)
+        same = (was and (was.name, was.kind)) == (now and (now.name, now.kind))
+        if same and not fixed & {old, new}:
+            continue
+        name = old if was is None else was.name
+        hint = "" if was is None or fixed & {old, new} else f"Keep the measurement with `rename: {{{new}: {name}}}`, "
+        raise _refused(f"column {old} was renamed to {new}, and points stay under the name {name}", hint)
 
 
 def _refuse_values(after: PointMapping, steps: Sequence[ColumnStep]) -> None:
@@ -118,9 +132,11 @@ def _refuse_types(before: PointMapping, after: PointMapping) -> None:
             raise _refused(f"measurement {old.name} is {old.kind.upper()} and would be {each.kind.upper()}")
 
 
-def _refused(detail: str) -> SinkError:
+def _refused(detail: str, first: str = "") -> SinkError:
+    without = "or `exclude` the column (both its names)" if first else "`exclude` the column to continue without it"
     return SinkError(
         "a change of the table's columns cannot be followed in IoTDB",
         detail=f"{detail[0].upper()}{detail[1:]}.",
-        hint="Run `vnode-backfill resnapshot --all` for a new copy; `exclude` a column to go on without it.",
+        hint=f"{first}{without} in sink.iotdb, and run the job again. For a new copy set `sink.iotdb.replace: true`, "
+        "ask for it with `vnode-backfill resnapshot --all`, and run the job.",
     )

@@ -143,7 +143,10 @@ def _types(config: IotdbSinkConfig, mapping: PointMapping, password: str) -> Fin
     except SinkError as error:
         if error.retryable:
             raise
-        return Finding(Level.REFUSED, "iotdb.types", f"{error.message}: {error.detail}", error.hint)
+        fact = f"{error.message}: {error.detail}"
+        if config.replace:
+            return Finding(Level.WARNING, "iotdb.types", fact, "nothing: sink.iotdb.replace has them removed first")
+        return Finding(Level.REFUSED, "iotdb.types", fact, error.hint)
     finally:
         store.close()
 

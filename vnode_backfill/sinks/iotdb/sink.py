@@ -109,7 +109,7 @@ class IotdbSink:
         self, config: IotdbSinkConfig, definition: TableDefinition, job_id: str, options: IotdbOptions
     ) -> None:
         self._config, self._shape, self._options = config, TableShape(definition), options
-        self._job_id, self._created = job_id, definition
+        self._job_id = job_id
         self.storage = Storage.of(options.receipts_path, options.storage_options)
         self._log = DeltaLog(self.storage, job_id, "the table of receipts", options.generation)
         self.duplicates = DuplicateReport()
@@ -125,7 +125,7 @@ class IotdbSink:
         return self._mapping_of(self._shape)
 
     def _mapping_of(self, shape: TableShape) -> PointMapping:
-        config = fitting(self._config, shape.definition) if shape.definition != self._created else self._config
+        config = fitting(self._config, shape.definition)
         return mapping_of(config, shape.definition, self._options.password, self._options.key_measurement)
 
     def use(self, shape: TableShape) -> None:
@@ -148,7 +148,7 @@ class IotdbSink:
         if not self._log.landed(self._log.open(), _SCHEMA, Epoch(version)):
             with misfits_refused():
                 after = self._mapping_of(shape)
-            change = PointChange.of(self.mapping, after, (self._shape, shape), steps, self._config)
+            change = PointChange.of(self.mapping, after, (self._shape, shape), steps)
             for measurement in change.gone:
                 self._writer.store.drop(measurement)
         self._made_as(version, shape)
@@ -262,6 +262,10 @@ class IotdbSink:
                 extremes(parts, [rows.column(name).combine_chunks() for name in self._shape.definition.key], weights)
             )
         return keys
+
+    def version(self) -> int | None:
+        """The server keeps no versions."""
+        return None
 
     def close(self) -> None:
         if "_writer" in vars(self):

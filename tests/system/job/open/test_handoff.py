@@ -15,6 +15,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from devkit.comparer import compare_delta
+from devkit.lake import read_lake
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.orders import create_orders_table, orders_table
 from devkit.spark import REPOSITORY
@@ -260,6 +262,23 @@ def examine(case: JobCase) -> Beginning:
     beginning = examine_source(config_of(case)).beginning
     assert beginning is not None
     return beginning
+
+
+def test_job_that_takes_over_a_target_with_a_dropped_column_writes_around_it(source: Source) -> None:
+    copy, follow = source.job("copy", COPY), source.job("follow", FOLLOW)
+    copy.run(kill="after:CommitReceipts")
+    source.execute("ALTER TABLE {table} DROP COLUMN score")
+    copy.run()
+    source.execute("UPDATE {table} SET flag = 5 WHERE id % 7 = 0", "DELETE FROM {table} WHERE id % 11 = 0")
+    follow.run("--until", "live")
+    source.execute("ALTER TABLE {table} ADD later INT DEFAULT 3", "UPDATE {table} SET later = 4 WHERE id % 5 = 0")
+    follow.run("--until", "live")
+    rows = read_lake(source.lake)
+    assert "score" in rows.column_names
+    with source.server.connect() as connection:
+        assert (
+            compare_delta(connection, source.database, "orders", ("id",), source.lake, ignore_columns=("score",)) == []
+        )
 
 
 def test_latest_after_a_copy_takes_the_target_over(spark: SparkSession, source: Source) -> None:

@@ -2,7 +2,8 @@
 
 One job per server goes through a chain of deaths while a writer deletes, changes and swaps keys; between two lives the
 test does the same to rows that are in the copy already. The chain meets every seam once, spread over the phases of the
-job: each server takes every other seam, and the whole chain among the long tests. With CRASH_MATRIX=full in the
+job: each server takes every other seam, and the whole chain among the long tests. Two seams are steps inside a merge;
+tests/system/sinks/delta/test_step_crashes.py has every step in which the target changes. With CRASH_MATRIX=full in the
 environment those meet every seam in every phase, which takes about ten minutes per server.
 """
 
@@ -24,10 +25,12 @@ from devkit.operations import OpKind
 from devkit.orders import create_orders_table
 from devkit.writer import CONFLICT, Workload
 from tests.system.job_case import JobCase
+from vnode_backfill.delta.steps import Step
 
 ROWS, KEY_STEP = 12_000, 3
 ORDERS = ("ReadRanges", "BufferChanges", "MergeEpoch", "CommitReceipts", "SampleSource", "CommitEpoch", "TrimBuffer")
 SEAMS = frozenset(f"{moment}:{order}" for order in ORDERS for moment in ("before", "after"))
+IN_A_MERGE = {f"after:{Step.WRITE_FILE}", f"before:{Step.COMMIT_MERGE}"}
 
 CHAIN = (
     "after:ReadRanges@snapshot",
@@ -46,6 +49,8 @@ CHAIN = (
     "before:ReadRanges@live",
     "after:MergeEpoch:2@live",
     "after:BufferChanges:2@live",
+    "after:WriteFile@live",
+    "before:CommitMerge@live",
 )
 # In catch-up only two commits leave the job in this phase, so those that die after a commit come first, last and after
 # the last.
@@ -66,7 +71,7 @@ HALVES = {"mysql": CHAIN[0::2], "mariadb": CHAIN[1::2]}
 
 
 def test_chain_meets_every_seam() -> None:
-    assert {seam.partition("@")[0].removesuffix(":2") for seam in CHAIN} == SEAMS
+    assert {seam.partition("@")[0].removesuffix(":2") for seam in CHAIN} == SEAMS | IN_A_MERGE
     assert sorted(sum(HALVES.values(), ())) == sorted(CHAIN)
     assert len(set(MATRIX)) == 3 * len(SEAMS)
 

@@ -86,7 +86,7 @@ CHANGES = {
         ("ALTER TABLE t CHANGE a f INT, CHANGE f a FLOAT",), ("UPDATE t SET f = 8, a = 0.5 WHERE id % 6 = 0",)
     ),
     "widen": Change(
-        ("ALTER TABLE t MODIFY a BIGINT, MODIFY b VARCHAR(90), MODIFY f DOUBLE, MODIFY e ENUM('x', 'y', 'z')",),
+        ("ALTER TABLE t MODIFY a BIGINT, MODIFY b VARCHAR(90) NOT NULL, MODIFY f DOUBLE, MODIFY e ENUM('x', 'y', 'z')",),
         ("UPDATE t SET a = 99999999999, b = REPEAT('w', 90), f = 1e200, e = 'z' WHERE id % 4 = 0",),
     ),
     "truncate": Change(("TRUNCATE t",), ("INSERT INTO t VALUES (5, 5, 'five', 5, 'x')",)),
@@ -102,6 +102,26 @@ CHANGES = {
         ("UPDATE t SET c = 5 WHERE id < 100",), copies=2,
     ),
 }  # fmt: skip
+
+
+ONE_OF_EACH_KIND = ("index", "add first with a default", "truncate", "another type", "two in a row")
+"""What a statement can do to a job: nothing, a change of the target, an empty table, a new copy, and several."""
+
+
+def each_on_one_server() -> pytest.MarkDecorator:
+    """Every change on one server, in turns; the other is left to the long tests. Each server is started once."""
+    pairs = [
+        pytest.param(server, change, marks=() if (place + turn) % 2 == 0 else pytest.mark.long)
+        for turn, server in enumerate(("mysql", "mariadb"))
+        for place, change in enumerate(CHANGES)
+    ]
+    return pytest.mark.parametrize(("server", "change"), pairs, indirect=["server"])
+
+
+def each_kind_once() -> pytest.MarkDecorator:
+    """All changes, of which those that repeat a kind are left to the long tests."""
+    marked = [pytest.param(name, marks=() if name in ONE_OF_EACH_KIND else pytest.mark.long) for name in CHANGES]
+    return pytest.mark.parametrize("change", marked)
 
 
 def write(case: JobCase, statements: Sequence[str]) -> None:
@@ -126,8 +146,7 @@ def check(job: JobHere, copies: int) -> None:
     assert job.copies == copies
 
 
-@servers("mysql", "mariadb")
-@pytest.mark.parametrize("change", CHANGES)
+@each_on_one_server()
 def test_live_job_follows(case: JobCase, spark: SparkSession, change: str) -> None:
     found = CHANGES[change]
     job = case.here(spark)
@@ -146,7 +165,7 @@ def test_live_job_follows(case: JobCase, spark: SparkSession, change: str) -> No
 
 
 @servers("mariadb")
-@pytest.mark.parametrize("change", CHANGES)
+@each_kind_once()
 def test_stopped_job_follows_when_it_runs_again(case: JobCase, spark: SparkSession, change: str) -> None:
     """The server is ahead of the log by all statements when the job meets the first."""
     found = CHANGES[change]
@@ -161,7 +180,7 @@ def test_stopped_job_follows_when_it_runs_again(case: JobCase, spark: SparkSessi
 
 
 @servers("mysql")
-@pytest.mark.parametrize("change", CHANGES)
+@each_kind_once()
 def test_copying_job_follows(case: JobCase, spark: SparkSession, change: str) -> None:
     """The statement meets a job that has read some ranges, reads some, and has others to read."""
     found = CHANGES[change]
@@ -181,6 +200,24 @@ def test_copying_job_follows(case: JobCase, spark: SparkSession, change: str) ->
 def check_run(job: JobHere, change: Change) -> None:
     assert job.run() is None, job.failure
     assert job.copies == change.copies
+
+
+@servers("mysql")
+def test_offset_at_a_statement_in_a_middle_file_of_the_log_has_the_files_identity(
+    case: JobCase, spark: SparkSession
+) -> None:
+    """A job continues from there: a log that was reset, and has a file of this name again, must be noticed."""
+    assert case.here(spark).run() is None
+    write(
+        case, ["FLUSH BINARY LOGS", "ALTER TABLE t ADD c INT", "FLUSH BINARY LOGS", "UPDATE t SET c = 1 WHERE id = 3"]
+    )
+    job = case.here(spark)
+    assert job.run() is None
+    version = job.state.schema.versions[-1]
+    assert version.before.number < job.state.written.number
+    assert version.before.log
+    assert version.after.log == version.before.log
+    assert case.differences() == []
 
 
 @servers("mysql", "mariadb")

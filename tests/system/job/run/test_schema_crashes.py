@@ -17,11 +17,13 @@ from tests.system.job_case import JobCase, execute
 ADD = "ALTER TABLE t ADD c INT NOT NULL DEFAULT 7"
 RETYPE = "ALTER TABLE t MODIFY a VARCHAR(12)"
 TRUNCATE = "TRUNCATE t"
+DROP = "ALTER TABLE t DROP PARTITION low"
 CASES = (
     ("mysql", ADD, "before:ChangeSink"),
     ("mariadb", ADD, "after:ChangeSink"),
     ("mariadb", RETYPE, "before:RenewJob"),
     ("mysql", RETYPE, "after:CommitEpoch:4"),
+    ("mysql", DROP, "after:ChangeSink"),
 )
 LONG = tuple(
     (server, statement, seam)
@@ -29,6 +31,7 @@ LONG = tuple(
     for statement, seams in (
         (ADD, ("before:ResolveStatement", "after:ResolveStatement", "after:CommitEpoch:1", "after:CommitEpoch:2",
                "before:MergeEpoch:2")),
+        (DROP, ("before:ChangeSink", "after:ResolveStatement", "after:CommitEpoch:1", "after:CommitEpoch:2")),
         (TRUNCATE, ("before:ChangeSink", "after:ChangeSink", "after:CommitEpoch:1", "after:CommitEpoch:2")),
         (RETYPE, ("before:RenewJob", "after:CommitEpoch:2", "after:CommitEpoch:3", "after:CommitReceipts:2")),
     )
@@ -51,7 +54,8 @@ def test_job_killed_around_a_statement_goes_on(
     source = servers[server]
     execute(
         source, None, "DROP DATABASE IF EXISTS killed", "CREATE DATABASE killed",
-        "CREATE TABLE killed.t (id INT PRIMARY KEY, a INT, b VARCHAR(20))",
+        "CREATE TABLE killed.t (id INT PRIMARY KEY, a INT, b VARCHAR(20)) PARTITION BY RANGE (id) "
+        "(PARTITION low VALUES LESS THAN (450), PARTITION high VALUES LESS THAN MAXVALUE)",
         "INSERT INTO killed.t SELECT n, n * 2, CONCAT('row ', n) FROM "
         "(WITH RECURSIVE k AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM k WHERE n < 900) SELECT n FROM k) k",
     )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from devkit.lake import read_lake
-from devkit.mysql import MySqlServer, SqlServer
+from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.waiting import wait_for
 from progress.state.backfill_state import Failure
 from tests.system.job_case import JobCase, JobHere, execute
@@ -19,9 +19,9 @@ from vnode_backfill.job.run.loop import Until
 FOUR = "INSERT INTO t VALUES (1, 10, 'one'), (2, 20, 'two'), (3, 30, 'three'), (150, 40, 'four')"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[SqlServer]:
-    with MySqlServer({}) as started:
+@pytest.fixture(scope="module", params=["mysql", pytest.param("mariadb", marks=pytest.mark.long)])
+def server(request: pytest.FixtureRequest) -> Iterator[SqlServer]:
+    with {"mysql": MySqlServer, "mariadb": MariaDbServer}[request.param]({}) as started:
         yield started
 
 
@@ -109,7 +109,9 @@ def test_dropped_column_is_kept_or_dropped(case: JobCase, spark: SparkSession, p
     assert case.differences() == []
 
 
-@pytest.mark.parametrize(("policy", "copies", "ids"), [("keep", 1, [1, 2, 3, 150]), ("reread", 2, [150])])
+@pytest.mark.parametrize(
+    ("policy", "copies", "ids"), [("keep", 1, [1, 2, 3, 150]), ("delete", 1, [150]), ("reread", 2, [150])]
+)
 def test_rows_of_a_dropped_partition_stay_or_the_table_is_read_again(
     case: JobCase, spark: SparkSession, policy: str, copies: int, ids: list[int]
 ) -> None:

@@ -16,7 +16,9 @@ from devkit.process import free_ports
 from progress.faces.metrics import CdcBackfillMetrics
 from progress.faces.web import PORTS_TRIED, WebReporter, is_own_host
 from progress.state.backfill_state import Acknowledgement, Failure, RequestKind
-from progress.state.report import DefinitionProgress, Observed, Retry, StatementProgress
+from progress.state.definition_report import DefinitionProgress, StatementProgress
+from progress.state.report import Observed, Retry
+from progress.state.schema_state import CopyNote
 from progress.state.target_health import TargetHealth, VectorHealth
 from tests.job_reports import RUNNING, ImaginaryJob, asked
 from vnode_backfill.words.epoch import Epoch
@@ -128,6 +130,14 @@ def test_page_shows_statements_and_what_the_target_is_being_changed_for(browser:
     assert "ADD `<b>` INT" in page.text("#statements tbody")
     assert "The target is being changed for the statement at binlog.000003:200" in page.text("#notices")
     assert page.evaluate("document.documentElement.scrollWidth") == 375
+    copy = CopyNote(
+        "2026-03-01T12:00:00+00:00", "a has another type", "the old copy at binlog.000003:200", "binlog.000003:200",
+        "ALTER TABLE orders MODIFY a <i>",
+    )  # fmt: skip
+    web.show(replace(report, definition=DefinitionProgress(new_copy=copy)))
+    page.wait_until("document.querySelector('#notices').innerText.includes('A new copy of the table is being made')")
+    assert "A has another type (binlog.000003:200: ALTER TABLE orders MODIFY a <i>)." in page.text("#notices")
+    assert "Until it is live, readers see the old copy at binlog.000003:200." in page.text("#notices")
     web.show(replace(report, definition=DefinitionProgress(2, 2, ended="dropped at binlog.000003:300")))
     page.wait_until(
         "document.querySelector('#notices').innerText.includes('The table was dropped at binlog.000003:300')"

@@ -6,7 +6,7 @@ The source is a log of two files in memory; executor, marks, buffer and merge ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -16,12 +16,13 @@ import pyarrow as pa
 import pytest
 
 from consume_upstream.buffer import BufferNote, ChangeBuffer
-from consume_upstream.executor import PieceConsumed, UpstreamTableExecutor, _up_to_cut
-from consume_upstream.log.batch import LogBatch, Transaction
+from consume_upstream.executor import UpstreamTableExecutor, _up_to_cut
+from consume_upstream.log.batch import LogBatch, SharedBatch, Transaction
 from consume_upstream.log.gtid import GtidSet
 from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt, VisibleGtids
 from consume_upstream.log.statement import FoundStatement, LogCut, MetStatements, PassedStatement
 from consume_upstream.mark import merge_view
+from consume_upstream.piece import PieceConsumed
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import Intent
 from tests.unit.progress.state.state_examples import DEFINITION, SERVER, at, beginning, plan_with
@@ -67,6 +68,19 @@ class LogInMemory:
         starts = [after, *(at(4, number=number) for number in range(after.number + 1, upto.number + 1))]
         ends = [at(1000, number=start.number) for start in starts[:-1]]
         return list(zip(starts, [*ends, upto], strict=True))
+
+    def read_together(
+        self,
+        tables: Sequence[LogInMemory],
+        after: CdcOffset,
+        upto: CdcOffset,
+        reader: int,
+        met: Sequence[MetStatements],
+    ) -> Iterator[SharedBatch]:
+        """Each table has a log of its own here; what they say of transactions is the same."""
+        for number, (table, found) in enumerate(zip(tables, met, strict=True)):
+            for batch in table.read_log(after, upto, reader, found):
+                yield SharedBatch(number, batch)
 
     def read_log(self, after: CdcOffset, upto: CdcOffset, reader: int, met: MetStatements) -> Iterator[LogBatch]:  # noqa: ARG002
         if after.number == self.damaged:

@@ -12,7 +12,7 @@ from consume_upstream.log.batch import LogBatch
 from consume_upstream.log.identity import LogIdentity, what_differs
 from consume_upstream.log.offset import CdcOffset
 from consume_upstream.mysql.binlog.events import LogPosition
-from consume_upstream.mysql.binlog.reader import LogSlice, open_slice
+from consume_upstream.mysql.binlog.reader import LogSlice, WantedTable, open_slice
 from tests.unit.consume_upstream.mysql.binlog.log_bytes import FLAVOURS, CapturedLog, Flavour, block_of
 from vnode_backfill.words.errors import OffsetError, SourceError
 
@@ -100,10 +100,11 @@ def test_only_the_first_file_of_a_dump_is_compared(flavour: Flavour) -> None:
 
 
 def slice_of(log: CapturedLog, known: LogIdentity) -> LogSlice:
-    part = open_slice(log.definition, log.flavour, LogPosition("log.000001", 4), LogPosition("log.000001", log.end))
+    wanted = [WantedTable(log.definition)]
+    part = open_slice(wanted, log.flavour, LogPosition("log.000001", 4), LogPosition("log.000001", log.end))
     part.known = known
     return part
 
 
 def read(log: CapturedLog, known: LogIdentity) -> list[LogBatch]:
-    return list(slice_of(log, known).take(block_of(log.events)))
+    return [batch.rows for batch in slice_of(log, known).take(block_of(log.events))]

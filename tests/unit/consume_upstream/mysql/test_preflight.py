@@ -78,7 +78,7 @@ def judge(
     details: SourceDetails | None = None,
     estimated_seconds: float | None = None,
 ) -> tuple[Finding, ...]:
-    return examine(
+    server, found = examine(
         settings or config(),
         facts,
         profile,
@@ -86,6 +86,7 @@ def judge(
         details or SourceDetails(SERVER, TABLE),
         estimated_seconds=estimated_seconds,
     )
+    return *server, *found
 
 
 def of(findings: tuple[Finding, ...], check: str) -> Finding:

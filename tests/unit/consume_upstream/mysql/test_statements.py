@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from consume_upstream.mysql.binlog.events import HEADER_BYTES, Statement, read_query
@@ -197,7 +199,9 @@ def query_event(variables: bytes, length: int | None = None) -> bytes:
 )
 def test_variables_of_a_statement_are_read(variables: bytes, collation: int | None, updated: set[str] | None) -> None:
     found = read_query(query_event(variables))
-    assert found == Statement("shop", b"TRUNCATE a", collation, None if updated is None else frozenset(updated))
+    mode = 0 if variables.startswith(_VARIABLES) else None
+    expected = Statement("shop", b"TRUNCATE a", collation, None if updated is None else frozenset(updated))
+    assert found == replace(expected, sql_mode=mode)
 
 
 def test_variables_that_are_cut_off_are_refused() -> None:

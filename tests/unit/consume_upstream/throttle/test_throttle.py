@@ -8,7 +8,7 @@ from pathlib import Path
 
 from consume_upstream.log.offset import CdcOffset, Visibility
 from consume_upstream.throttle import SourceThrottle, ThrottledBy
-from consume_upstream.upstream_table import HeldLog, UpstreamSession
+from consume_upstream.upstream_table import HeldLog, UpstreamQuestions, UpstreamSession, UpstreamTable
 from vnode_backfill.config.job import ThrottleConfig
 from vnode_backfill.words.errors import SourceError
 
@@ -37,6 +37,9 @@ class NumberedSource:
         if self.lag is None:
             raise SourceError(f"the replica at {host}:{port} is not replicating")
         return self.lag
+
+    def of(self, table: UpstreamTable) -> UpstreamQuestions:
+        raise NotImplementedError
 
     def session(self) -> AbstractContextManager[UpstreamSession]:
         raise NotImplementedError

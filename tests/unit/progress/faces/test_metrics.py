@@ -10,10 +10,14 @@ from pathlib import Path
 
 from progress.faces.alerts import Alert, AlertId, Retention
 from progress.faces.metrics import CdcBackfillMetrics, MetricsReporter
+from progress.faces.table_metrics import MOST_TABLES
 from progress.state.backfill_state import Phase
-from progress.state.report import DefinitionProgress
+from progress.state.definition_report import DefinitionProgress
+from progress.state.schema_state import CopyNote
 from progress.state.target_health import TargetHealth, VectorHealth
 from tests.job_reports import RUNNING, ImaginaryJob
+from tests.tables_reports import tables_report
+from vnode_backfill.config.job import UiConfig
 from vnode_backfill.words.epoch import Actor, BarrierKind
 
 _ROOT = Path(__file__).parents[4]
@@ -77,6 +81,10 @@ def test_version_of_the_definition_is_taken_over() -> None:
     MetricsReporter(metrics).show(replace(report, definition=DefinitionProgress(3, 2, ended="dropped at binlog.1:4")))
     figures = ("definition_version", "target_definition_version", "table_ended")
     assert [value(metrics, name) for name in figures] == [3, 2, 1]
+    assert value(metrics, "new_copy") == 0
+    copy = CopyNote("2026-03-01T12:00:00+00:00", "another type", "the old copy at binlog.1:4")
+    MetricsReporter(metrics).show(replace(report, definition=DefinitionProgress(new_copy=copy)))
+    assert value(metrics, "new_copy") == 1
 
 
 def test_unknown_is_not_zero() -> None:
@@ -145,3 +153,34 @@ def test_dashboard_asks_only_for_metrics_that_exist() -> None:
     assert {name.removesuffix("_bucket") for name in asked} <= known
     assert {panel["datasource"]["uid"] for panel in board["panels"]} == {"${datasource}"}
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_tables_have_metrics_of_their_own_unless_the_file_says_otherwise() -> None:
+    metrics, report = CdcBackfillMetrics(), tables_report(6)
+    MetricsReporter(metrics).show(report)
+    live = "shop.table_001"
+    assert value(metrics, "table_phase", table=live, phase="live") == 1
+    assert value(metrics, "table_progress_ratio", table=live) == 1
+    assert value(metrics, "table_lake_age_seconds", table=live) == 1.3
+    assert value(metrics, "table_rows", table=live) == report.parts[live].rows > 0
+    assert value(metrics, "table_phase", table="shop.audit", phase="set aside") == 1
+    without = CdcBackfillMetrics(by_table=UiConfig(table_metrics=False).table_metrics)
+    MetricsReporter(without).show(report)
+    assert not [name for name in names(without) if "_table_r" in name or "_table_p" in name]
+
+
+def test_table_that_changes_phase_or_leaves_the_job_leaves_no_series_behind() -> None:
+    metrics, report = CdcBackfillMetrics(), tables_report(6)
+    MetricsReporter(metrics).show(report)
+    first = replace(report.tables[0], phase="paused")
+    MetricsReporter(metrics).show(replace(report, tables=(first,)))
+    exposed = metrics.expose()[0].decode()
+    assert re.findall(r'table_phase\{phase="(\w+)",table="([\w.]+)"', exposed) == [("paused", first.name)]
+    assert exposed.count('table_rows{table="') == 1
+
+
+def test_no_more_tables_than_allowed_have_metrics() -> None:
+    metrics, report = CdcBackfillMetrics(), tables_report(3)
+    many = tuple(replace(report.tables[0], name=f"shop.t{number}") for number in range(MOST_TABLES + 50))
+    MetricsReporter(metrics).show(replace(report, tables=many))
+    assert metrics.expose()[0].decode().count('table_rows{table="') == MOST_TABLES

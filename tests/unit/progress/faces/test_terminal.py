@@ -18,7 +18,6 @@ from progress.faces.terminal import (
     ASCII,
     MAX_CELLS,
     JsonLines,
-    Line,
     PlainLines,
     TerminalView,
     frame_of,
@@ -27,20 +26,21 @@ from progress.faces.terminal import (
     status_text,
     window_size,
 )
+from progress.faces.terminal_tables import Line
 from progress.state.backfill_state import Failure, Phase
+from progress.state.definition_report import DefinitionProgress, StatementProgress
 from progress.state.report import (
-    DefinitionProgress,
     InHand,
     JobPhase,
     Observed,
     Report,
     RequestProgress,
     Retry,
-    StatementProgress,
     Subject,
     VnodeProgress,
     WorkerProgress,
 )
+from progress.state.schema_state import CopyNote
 from progress.state.target_health import TargetHealth, VectorHealth
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key import VnodeId
@@ -180,6 +180,19 @@ def test_statements_are_shown_and_what_the_target_is_being_changed_for() -> None
     gone = replace(report(), definition=DefinitionProgress(ended="dropped at binlog.000003:300"))
     assert "ended      the table was dropped at binlog.000003:300; target and state stay" in status_text(gone)
     assert "definition" not in status_text(replace(report(), definition=DefinitionProgress()))
+
+
+def test_new_copy_is_shown_with_its_cause_and_what_readers_see() -> None:
+    copy = CopyNote(
+        "2026-03-01T12:00:00+00:00", "a has another type", "the old copy at binlog.000003:200", "binlog.000003:200",
+        "ALTER TABLE orders MODIFY a TEXT",
+    )  # fmt: skip
+    lines = status_text(replace(report(), definition=DefinitionProgress(new_copy=copy))).splitlines()
+    (said,) = [line for line in lines if line.startswith("new copy")]
+    assert said.startswith("new copy   since 2026-03-01T12:00:00+00:00: a has another type (binlog.000003:200: ALTER")
+    assert "readers    see the old copy at binlog.000003:200" in lines
+    asked = replace(copy, offset="", statement="", reason="request 3 asks for it")
+    assert "request 3 asks for it" in line_of(replace(report(), definition=DefinitionProgress(new_copy=asked)))
 
 
 def test_view_draws_over_itself_and_leaves_what_was_above_and_its_last_state() -> None:

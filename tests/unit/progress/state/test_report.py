@@ -24,7 +24,7 @@ from progress.state.report import (
     phase_of,
     report_of,
 )
-from progress.state.schema_state import DefinitionVersion, SchemaState
+from progress.state.schema_state import CopyNote, DefinitionVersion, SchemaState
 from progress.state.target_health import TargetHealth, VectorHealth
 from tests.unit.progress.state.state_examples import DEFINITION, at, beginning, plan_with
 from vnode_backfill.words.epoch import Epoch
@@ -187,6 +187,18 @@ def test_statements_are_shown_with_what_became_of_them() -> None:
         ("binlog.000001:150", "none"),
         ("binlog.000001:200", "the columns follow"),
     ]
+
+
+def test_new_copy_is_reported_until_it_is_live() -> None:
+    copy = CopyNote("2026-03-01T12:00:00+00:00", "another type", "the old copy at x", "x", "ALTER " + "y" * 600)
+    begun = replace(beginning(PLAN), schema=SchemaState(copy=copy))
+    found = report_of(SUBJECT, ESTIMATES, begun).definition
+    assert found is not None
+    assert found.new_copy is not None
+    assert (found.new_copy.offset, len(found.new_copy.statement)) == ("x", 502)
+    whole = report_of(SUBJECT, ESTIMATES, begun, at_least=100.0).definition
+    assert whole is not None
+    assert whole.new_copy is None
 
 
 def test_json_has_the_documented_keys() -> None:

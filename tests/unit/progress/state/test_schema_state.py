@@ -29,7 +29,6 @@ ONE, TWO, THREE = version(1, 100, 12), version(2, 180, 15), version(3, 300, 20)
 
 def test_table_that_never_changed_has_version_zero() -> None:
     assert (NO_CHANGES.newest, NO_CHANGES.pending, NO_CHANGES.numbered(0)) == (0, None, None)
-    assert NO_CHANGES.at_epoch(Epoch(9)) == 0
     assert NO_CHANGES.lifts().of_epoch(Epoch(1)) == ()
 
 
@@ -45,15 +44,6 @@ def test_pending_is_the_first_version_that_the_sink_does_not_hold() -> None:
     assert SchemaState((ONE, TWO, THREE)).pending == ONE
     assert SchemaState((ONE, TWO, THREE), in_sink=1).pending == TWO
     assert SchemaState((ONE, TWO, THREE), in_sink=3).pending is None
-
-
-@pytest.mark.parametrize(("epoch", "number"), [(11, 0), (12, 1), (14, 1), (15, 2), (99, 2)])
-def test_changes_of_an_epoch_have_the_version_that_holds_since_then(epoch: int, number: int) -> None:
-    assert SchemaState((ONE, TWO)).at_epoch(Epoch(epoch)) == number
-
-
-def test_changes_before_the_oldest_version_that_is_kept_have_the_one_before_it() -> None:
-    assert SchemaState((TWO, THREE), in_sink=3).at_epoch(Epoch(13)) == 1
 
 
 @pytest.mark.parametrize(("epoch", "steps"), [(11, (ADD, DROP)), (12, (DROP,)), (14, (DROP,)), (15, ())])

@@ -7,17 +7,31 @@ import json
 import pytest
 
 from consume_upstream.log.statement import FoundStatement
-from progress.state.schema_state import NO_CHANGES, DefinitionVersion, SchemaState
+from progress.state.schema_state import NO_CHANGES, CopyNote, DefinitionVersion, SchemaState
 from progress.store.schema_rows import schema_from_text, schema_to_text
 from tests.unit.progress.state.state_examples import DEFINITION, at
 from vnode_backfill.words.columns import Column
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import StateError
-from vnode_backfill.words.schema_change import AddColumn, DropColumn, RenameColumn, RetypeColumn, TableShape
+from vnode_backfill.words.partitioning import NOT_KNOWN, Partition, Partitioning
+from vnode_backfill.words.schema_change import (
+    AddColumn,
+    DeleteRows,
+    DropColumn,
+    RenameColumn,
+    RetypeColumn,
+    TableShape,
+)
 
 COUNT = Column.parse("count", "int", nullable=True)
 LABEL = Column.parse("label", "enum('x','y z')", nullable=False)
-STEPS = (AddColumn(COUNT, "3"), DropColumn("note"), RenameColumn("a", "b"), RetypeColumn(LABEL))
+STEPS = (
+    AddColumn(COUNT, "3"),
+    DropColumn("note"),
+    RenameColumn("a", "b"),
+    RetypeColumn(LABEL),
+    DeleteRows("a", ((None, "5"),)),
+)
 CARRIED = DefinitionVersion(
     1, at(100), at(110), Epoch(12), "ALTER TABLE …", TableShape(DEFINITION, (COUNT, LABEL)), STEPS
 )
@@ -35,6 +49,12 @@ NOTED = NO_CHANGES.noted(FoundStatement(at(90), at(95), "CREATE INDEX i ON order
         SchemaState((EMPTIED,), in_sink=2, ended="dropped at binlog.000001:300"),
         NOTED,
         SchemaState(in_sink=2),
+        SchemaState(partitioning=Partitioning("RANGE", "`id`", (Partition("p0", "10"), Partition("p1", None)))),
+        SchemaState(partitioning=NOT_KNOWN),
+        SchemaState(
+            notes=NOTED.notes,
+            copy=CopyNote("2026-03-01T12:00:00+00:00", "another type", "the old copy", "b.1:4", "ALTER"),
+        ),
     ],
 )
 def test_stored_versions_are_read_back_unchanged(schema: SchemaState) -> None:

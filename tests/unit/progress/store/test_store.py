@@ -271,6 +271,29 @@ def test_acknowledged_request_does_not_come_back_when_the_state_forgets_it(open_
     assert [request.id for request in again.unacknowledged(state)] == [3]
 
 
+def test_requests_are_the_jobs_whichever_copy_runs(open_store: OpenStore) -> None:
+    """A new copy has another id. One that asks meanwhile may have looked before it began."""
+    store, reader = open_store(), open_store()
+    state = create(store)
+    answered = reader.append_request(Request(0, RequestKind.PAUSE), "ben", "host")
+    state = replace(following(state), acknowledged=(Acknowledgement(answered, Epoch(1)),))
+    store.commit(state)
+    waits = reader.append_request(Request(0, RequestKind.STOP), "ben", "host")
+    begun = replace(beginning(PLAN, workers=2), acknowledged=state.acknowledged)
+    for _ in range(2):
+        store.begin_again(record(), PLAN, begun)
+        assert [request.id for request in store.unacknowledged(begun)] == [waits]
+    later = reader.append_request(Request(0, RequestKind.RESUME), "ben", "host")
+    assert later == waits + 1
+    store.release()
+    again = open_store()
+    again.acquire_lease("carl", MINUTE)
+    assert [request.id for request in again.unacknowledged(stored_state(again))] == [waits, later]
+    shown = reader.status_snapshot()
+    assert shown is not None
+    assert [each.request.id for each in shown.asked] == [answered, waits, later]
+
+
 def test_requests_made_together_get_different_numbers(open_store: OpenStore) -> None:
     state = create(store := open_store())
     with ThreadPoolExecutor(4) as pool:

@@ -19,9 +19,10 @@ from tests.unit.sinks.delta.shapes import ITEMS, Cells, carried, column, items, 
 from vnode_backfill.config.job import MergeMode
 from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.storage import Storage
-from vnode_backfill.sinks.delta import change, mask
-from vnode_backfill.sinks.delta.change import ColumnChange
+from vnode_backfill.sinks.delta import mask
 from vnode_backfill.sinks.delta.compaction import CompactionPolicy
+from vnode_backfill.sinks.delta.follow import change
+from vnode_backfill.sinks.delta.follow.change import ColumnChange
 from vnode_backfill.sinks.delta.sink import DeltaSink
 from vnode_backfill.verify.delta_version import open_target
 from vnode_backfill.words.epoch import Epoch

@@ -52,7 +52,8 @@ def test_joins_come_first_where_many_wait() -> None:
     few = [file(f"f{n}", 10_000) for n in range(20)]
     many = [file(f"f{n}", 10_000) for n in range(70)]
     assert next_reshapes([base, *few], POLICY)[0].whole == (base,)
-    assert len(next_reshapes([base, *many], POLICY)[0].whole) == 16
+    assert len(next_reshapes([base, *many], POLICY)[0].whole) == 8
+    assert next_reshapes(few[:7], POLICY) == ()
 
 
 def test_compact_folds_every_file_that_has_lost_a_row(tmp_path: Path) -> None:

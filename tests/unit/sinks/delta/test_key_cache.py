@@ -351,3 +351,34 @@ def test_importing_it_loads_nothing_heavy() -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert told.stdout == "[]\n"
+
+
+def test_a_small_index_stays_in_memory_and_never_gets_a_file(table: Storage, file: DataFile, folder: Path) -> None:
+    cache = KeyCache(folder, KEPT, in_memory=256 * 1024)
+    assert kept(cache, table, file) == EXPECTED
+    forget_the_file(table, file)
+    assert found(cache, table, file) == EXPECTED
+    assert not folder.exists() or entries(folder) == []
+
+
+def test_the_cache_of_this_user_keeps_small_indexes_in_memory(
+    table: Storage, file: DataFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    cache = key_cache.key_cache.__wrapped__(KEPT)
+    assert kept(cache, table, file) == EXPECTED
+    assert entries(tmp_path / "home" / "vnode-backfill" / "keys") == []
+
+
+def test_small_indexes_in_memory_have_a_limit_together(
+    table: Storage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [add_file(table, f"small-{number}", 1000 * number) for number in range(3)]
+    monkeypatch.setattr(key_cache, "_SMALL_TOGETHER", 30_000)
+    cache = KeyCache(folder, KEPT, in_memory=256 * 1024)
+    for each in files:
+        kept(cache, table, each)
+        forget_the_file(table, each)
+    found(cache, table, files[2])
+    with pytest.raises(SinkError, match="cannot be read"):
+        found(cache, table, files[0])

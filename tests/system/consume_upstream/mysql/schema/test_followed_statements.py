@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pymysql
 import pytest
 
 from devkit.mysql import SqlServer
 from tests.system.consume_upstream.mysql.schema.followed_table import Followed
-from vnode_backfill.words.schema_change import Carried, Emptied, Ended, NewCopy, NoEffect, SetAside
+from vnode_backfill.words.schema_change import Carried, Emptied, Ended, NewCopy, NoEffect, SetAside, StatementEffect
 
 COLUMNS = """
     id INT PRIMARY KEY, i8 TINYINT, i INT, iu INT UNSIGNED, f FLOAT, d DECIMAL(9,2), v VARCHAR(20),
@@ -82,6 +85,16 @@ NEW_COPY = (
 )  # fmt: skip
 
 
+def in_turns(name: str, statements: Sequence[str]) -> pytest.MarkDecorator:
+    """Every statement on one server, in turns. The other server is left to the long tests."""
+    pairs = [
+        pytest.param(server, statement, marks=() if (place + turn) % 2 == 0 else pytest.mark.long)
+        for turn, server in enumerate(("mysql", "mariadb"))
+        for place, statement in enumerate(statements)
+    ]
+    return pytest.mark.parametrize(("source_server", name), pairs, indirect=["source_server"])
+
+
 @pytest.fixture
 def followed(source_server: SqlServer, database: str) -> Followed:
     found = Followed(source_server, database)
@@ -91,7 +104,7 @@ def followed(source_server: SqlServer, database: str) -> Followed:
     return found
 
 
-@pytest.mark.parametrize("statement", NONE)
+@in_turns("statement", NONE)
 def test_statement_has_no_effect(followed: Followed, statement: str) -> None:
     assert set(followed.follow(statement)) <= {NoEffect()}
     assert followed.differences() == []
@@ -103,7 +116,7 @@ def check_carried(followed: Followed, clauses: str) -> None:
     assert followed.differences() == []
 
 
-@pytest.mark.parametrize("clauses", CARRIED)
+@in_turns("clauses", CARRIED)
 def test_rows_that_are_there_have_what_the_server_shows(followed: Followed, clauses: str) -> None:
     check_carried(followed, clauses)
 
@@ -120,10 +133,26 @@ def test_rows_have_what_mysql_shows(followed: Followed, clauses: str) -> None:
     check_carried(followed, clauses)
 
 
-@pytest.mark.parametrize("clauses", NEW_COPY)
+@in_turns("clauses", NEW_COPY)
 def test_what_the_server_computes_or_converts_is_a_new_copy(followed: Followed, clauses: str) -> None:
     (effect,) = followed.follow(f"ALTER TABLE t {clauses}")
     assert isinstance(effect, NewCopy)
+
+
+@pytest.mark.parametrize(
+    ("clauses", "effect"), [("MODIFY i INT NOT NULL", Carried), ("MODIFY ts TIMESTAMP NOT NULL", NewCopy)]
+)
+def test_column_that_a_strict_session_makes_not_null_held_no_null(
+    followed: Followed, clauses: str, effect: type[StatementEffect]
+) -> None:
+    followed.run("ALTER TABLE t ADD ts TIMESTAMP NULL", "SET SESSION sql_mode = 'STRICT_TRANS_TABLES'")
+    with pytest.raises(pymysql.Error):
+        followed.run("ALTER TABLE t MODIFY i INT NOT NULL")
+    followed.run("UPDATE t SET i = COALESCE(i, 0), ts = '2024-01-01'")
+    followed.begin()
+    (found,) = followed.follow(f"ALTER TABLE t {clauses}")
+    assert isinstance(found, effect)
+    assert effect is NewCopy or followed.differences() == []
 
 
 def test_truncated_table_is_empty(followed: Followed) -> None:

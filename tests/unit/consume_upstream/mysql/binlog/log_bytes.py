@@ -14,7 +14,7 @@ import numpy as np
 from consume_upstream.log.batch import LogBatch
 from consume_upstream.mysql.binlog.dump import EventBlock
 from consume_upstream.mysql.binlog.events import LogPosition
-from consume_upstream.mysql.binlog.reader import open_slice
+from consume_upstream.mysql.binlog.reader import WantedTable, open_slice
 from vnode_backfill.words.columns import TableDefinition
 
 Flavour = Literal["mysql", "mariadb"]
@@ -58,8 +58,9 @@ class CapturedLog:
     def batches(self, stop: int | None = None) -> list[LogBatch]:
         """Read it all, from the file's start to `stop` or its end."""
         stop = stop or self.end
-        log = open_slice(self.definition, self.flavour, LogPosition("log.000001", 4), LogPosition("log.000001", stop))
-        found = list(log.take(block_of(self.events)))
+        wanted = [WantedTable(self.definition)]
+        log = open_slice(wanted, self.flavour, LogPosition("log.000001", 4), LogPosition("log.000001", stop))
+        found = [batch.rows for batch in log.take(block_of(self.events))]
         if not log.finished:
             log.raise_unfinished()
         return found

@@ -262,6 +262,27 @@ def test_null_may_be_allowed_but_not_forbidden() -> None:
     assert isinstance(effect(loose, strict, "MODIFY a INT NOT NULL"), NewCopy)
 
 
+@pytest.mark.parametrize(
+    ("kind", "mode", "text", "followed"),
+    [
+        ("int", 1 << 21, "MODIFY a INT NOT NULL", True), ("int", 1 << 22, "CHANGE A a INT NOT NULL", True),
+        ("int", 1 << 20 | 1 << 23, "MODIFY a INT NOT NULL", False), ("timestamp", 1 << 22, "MODIFY a TIMESTAMP NOT NULL", False),
+    ],
+)  # fmt: skip
+def test_null_that_a_strict_session_forbids_was_nowhere(kind: str, mode: int, text: str, *, followed: bool) -> None:
+    before, after = table("id int", f"a {kind}"), table("id int", f"a {kind}!")
+    statement = Statement("shop", f"ALTER TABLE orders {text}".encode(), 255, sql_mode=mode)
+    found = effect_of_first(before, [actions_of(statement, "shop", "orders")], server(after))
+    assert found == Carried(after, ()) if followed else isinstance(found, NewCopy)
+
+
+def test_modes_of_one_statement_are_not_those_of_its_session() -> None:
+    before, after = table("id int", "a int"), table("id int", "a int!")
+    text = b"SET STATEMENT sql_mode = '' FOR ALTER TABLE orders MODIFY a INT NOT NULL"
+    chain = [actions_of(Statement("shop", text, 255, sql_mode=1 << 22), "shop", "orders")]
+    assert isinstance(effect_of_first(before, chain, server(after)), NewCopy)
+
+
 def test_rounded_float_is_a_new_copy() -> None:
     stored = table("id int", "a float")
     assert isinstance(effect(stored, server(stored, types={"a": "float(7,2)"}), "MODIFY a FLOAT(7,2)"), NewCopy)

@@ -20,6 +20,7 @@ from consume_upstream.mysql.statements.table_actions import (
     Nothing,
     NotUnderstood,
     PartitionsEmptied,
+    Repartitioned,
     TableAction,
     TableCame,
     TableEmptied,
@@ -41,10 +42,8 @@ NOTHING = (
     "ALTER TABLE orders ADD CONSTRAINT IF NOT EXISTS c CHECK (a > 0)", "ALTER TABLE orders DROP FOREIGN KEY f",
     "ALTER TABLE orders ADD FOREIGN KEY (a) REFERENCES p (id) ON DELETE RESTRICT ON UPDATE NO ACTION",
     "ALTER TABLE orders ADD CONSTRAINT FOREIGN KEY (a) REFERENCES p (id)", "ALTER TABLE orders DISABLE KEYS",
-    "ALTER TABLE orders ADD PARTITION (PARTITION p3 VALUES LESS THAN (30), PARTITION p4 VALUES LESS THAN (40))",
-    "ALTER TABLE orders ADD PARTITION PARTITIONS 2", "ALTER TABLE orders REORGANIZE PARTITION p0, p1 INTO (PARTITION p2)",
-    "ALTER TABLE orders COALESCE PARTITION 2", "ALTER TABLE orders REBUILD PARTITION ALL", "ALTER TABLE orders ENABLE KEYS",
-    "ALTER TABLE orders PARTITION BY KEY (id) PARTITIONS 4", "ALTER TABLE orders REMOVE PARTITIONING",
+    "ALTER TABLE orders REBUILD PARTITION ALL", "ALTER TABLE orders ENABLE KEYS",
+    "ALTER TABLE orders ANALYZE PARTITION p0", "ALTER TABLE orders OPTIMIZE PARTITION p0, p1",
     "ALTER TABLE orders ALTER INDEX i INVISIBLE", "ALTER TABLE orders ALTER KEY i NOT IGNORED", "DROP VIEW IF EXISTS orders",
     "ALTER TABLE orders ORDER BY a, b DESC", "ALTER TABLE orders ORDER BY a, b, FORCE", "ALTER TABLE orders RENAME TO shop.orders",
     "ALTER TABLE orders DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "ALTER TABLE orders WAIT 5 ADD INDEX (a)",
@@ -52,7 +51,6 @@ NOTHING = (
     "ALTER TABLE orders ALTER COLUMN c SET INVISIBLE", "ALTER TABLE orders ALTER CHECK c NOT ENFORCED",
     "ALTER TABLE orders COMMENT 'a\\'b'", "SET STATEMENT max_statement_time=1 FOR CREATE INDEX i ON orders (a)",
     "ALTER TABLE orders WITHOUT VALIDATION, COMMENT ''", "ALTER TABLE orders DATA DIRECTORY = '/x'",
-    "ALTER TABLE orders COMMENT 'x' PARTITION BY HASH (id)",
 )  # fmt: skip
 ADD_C = ColumnAdded("c")
 ACTIONS: dict[str, tuple[TableAction, ...]] = {
@@ -76,8 +74,22 @@ ACTIONS: dict[str, tuple[TableAction, ...]] = {
     "ALTER TABLE orders ADD COLUMN IF NOT EXISTS c INT": (ColumnAdded("c", None, if_not_exists=True),),
     "ALTER TABLE orders ADD IF NOT EXISTS c INT FIRST": (ColumnAdded("c", First(), if_not_exists=True),),
     "ALTER TABLE orders ADD c INT, ALGORITHM=INSTANT": (ADD_C, Nothing("algorithm")),
-    "ALTER TABLE orders ADD c INT PARTITION BY HASH (c)": (ADD_C,),
-    "ALTER TABLE orders ADD c INT AFTER a PARTITION BY HASH (c)": (ColumnAdded("c", After("a")),),
+    "ALTER TABLE orders ADD c INT PARTITION BY HASH (c)": (Repartitioned(), ADD_C),
+    "ALTER TABLE orders ADD c INT AFTER a PARTITION BY HASH (c)": (Repartitioned(), ColumnAdded("c", After("a"))),
+    "ALTER TABLE orders COMMENT 'x' PARTITION BY HASH (id)": (
+        Repartitioned(), Nothing("comment"), Nothing("partitioning")),
+    "ALTER TABLE orders ADD c INT REMOVE PARTITIONING": (Repartitioned(), ADD_C),
+    "ALTER TABLE orders ADD PARTITION (PARTITION p3 VALUES LESS THAN (30), PARTITION `P 4` VALUES LESS THAN (40))": (
+        Repartitioned((), ("p3", "P 4")),),
+    "ALTER TABLE orders ADD PARTITION IF NOT EXISTS (PARTITION p VALUES IN (1) (SUBPARTITION s, SUBPARTITION r))": (
+        Repartitioned((), ("p",)),),
+    "ALTER TABLE orders REORGANIZE PARTITION p0, p1 INTO (PARTITION p2 VALUES LESS THAN (5), PARTITION p1 COMMENT 'partition x')": (
+        Repartitioned(("p0", "p1"), ("p2", "p1")),),
+    "ALTER TABLE orders ADD PARTITION PARTITIONS 2": (Repartitioned(),),
+    "ALTER TABLE orders REORGANIZE PARTITION": (Repartitioned(),),
+    "ALTER TABLE orders COALESCE PARTITION 2": (Repartitioned(),),
+    "ALTER TABLE orders PARTITION BY KEY (id) PARTITIONS 4": (Repartitioned(),),
+    "ALTER TABLE orders REMOVE PARTITIONING": (Repartitioned(),),
     "ALTER TABLE orders ADD period INT, ADD system INT, ADD vector INT, ADD first INT": (
         ColumnAdded("period"), ColumnAdded("system"), ColumnAdded("vector"), ColumnAdded("first")),
     "ALTER TABLE orders ADD after INT AFTER first": (ColumnAdded("after", After("first")),),

@@ -31,8 +31,9 @@ from vnode_backfill.delta.parquet import FileLayout
 from vnode_backfill.delta.rows import NO_ROWS, Rows
 from vnode_backfill.delta.vectors import read_vector, write_vectors
 from vnode_backfill.sinks import TaskRunner
-from vnode_backfill.sinks.delta.carry import CarriedFile, Carrier, Carry
 from vnode_backfill.sinks.delta.effect import Effect
+from vnode_backfill.sinks.delta.follow.carry import CarriedFile, Carrier, Carry
+from vnode_backfill.sinks.delta.follow.delete_rows import RowDeletion
 from vnode_backfill.sinks.delta.reshape import lost_on_the_way
 from vnode_backfill.sinks.delta.rewrite import REWRITE_IN_TASKS_BYTES, in_threads
 from vnode_backfill.sinks.delta.target import OWN_COLUMNS, column_properties, columns_of, digest_of
@@ -82,6 +83,23 @@ class ColumnChange:
 
         return self._commit(effect_of)
 
+    def delete(self, deletion: RowDeletion, tasks: TaskRunner | None) -> Effect:
+        """Take rows away. The columns stay. A second call changes nothing."""
+        with self.committing:
+            for _ in range(_TRIES):
+                table = self.log.open()
+                if self._landed(table):
+                    return Effect()
+                effect = deletion.effect(table, tasks)
+                try:
+                    self.log.commit(
+                        table, SCHEMA, Epoch(self.version), effect.added, effect.removed, masked=effect.masked
+                    )
+                except OvertakenError:
+                    continue
+                return effect
+        raise self._overtaken()
+
     def _landed(self, table: TableVersion) -> bool:
         return self.log.landed(table, SCHEMA, Epoch(self.version))
 
@@ -99,8 +117,11 @@ class ColumnChange:
                 except OvertakenError:
                     continue
                 return effect
-        raise SinkUnavailableError(
-            f"the change of columns to version {self.version} was overtaken by other commits {_TRIES} times"
+        raise self._overtaken()
+
+    def _overtaken(self) -> SinkUnavailableError:
+        return SinkUnavailableError(
+            f"the change to version {self.version} of the definition was overtaken by other commits {_TRIES} times"
         )
 
     def _metadata(self, table: TableVersion, before: dict[str, str]) -> Metadata:

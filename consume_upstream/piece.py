@@ -1,0 +1,234 @@
+"""Reads one piece of the log for some tables, marks their changes and writes them for the buffer.
+
+What must be true: every change of a table in the piece that is not proven to be seen by a read is in a file of that
+table, or the piece raises, or it says why this table could not be read. A piece is within one file of the log, and it
+is read once for all its tables. Memory is bounded for all tables together: the one that holds most is written first.
+
+A piece marks against the visible prefix *as far as it knows it*: it drops a change only if every transaction of the
+piece up to there is visible. Transactions come with the changes that need them, or before (see `SharedBatch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from consume_upstream.buffer import BufferWriter
+from consume_upstream.changes import changes_of
+from consume_upstream.key_order import KeyOrder, LendSession, OneSession
+from consume_upstream.log.batch import LogBatch, Transaction
+from consume_upstream.log.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt, VisibleGtids
+from consume_upstream.log.statement import LogCut, MetStatements, PassedStatement
+from consume_upstream.mark import LazyMarks, mark_chunk
+from consume_upstream.upstream_table import UpstreamTable
+from progress.task_progress import TaskProgress
+from vnode_backfill.sinks import FileReceipt
+from vnode_backfill.words import change
+from vnode_backfill.words.change import Mark
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.errors import BackfillError
+from vnode_backfill.words.key_range import SplitPlan
+
+__all__ = ["LogPiece", "PieceConsumed", "TableShare", "consume_piece"]
+
+Missing = dict[CdcOffset, LoggedTransaction]
+"""The transactions that are not visible, by where they begin, in log order."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableShare:
+    """Everything a worker needs to buffer one table's changes. Can be pickled."""
+
+    table: UpstreamTable
+    plan: SplitPlan
+    marks: LazyMarks
+    visible: Visibility
+    prefix: CdcOffset | None
+    writer: BufferWriter
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """A stretch of the log within one file, and the tables whose changes are wanted. Can be pickled."""
+
+    shares: tuple[TableShare, ...]
+    after: CdcOffset
+    upto: CdcOffset
+    reader: int
+    part: int
+    memory: int
+    progress: TaskProgress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PieceConsumed:
+    """What became of a table's piece: the files written, what was kept, and which transactions were not visible."""
+
+    receipts: tuple[FileReceipt, ...]
+    kept: int
+    read: int
+    missing: tuple[LoggedTransaction, ...]
+    newest: int
+    cut: LogCut | None = None
+    passed: tuple[PassedStatement, ...] = ()
+    error: BackfillError | None = None
+    """Why the piece was not read to its end, for no table."""
+    refused: BackfillError | None = None
+    """Why this table could not be read; nothing else here counts then."""
+
+
+def consume_piece(piece: LogPiece, lend: LendSession | None = None) -> list[PieceConsumed]:
+    """Read, mark and write one piece; an answer for each of its tables.
+
+    What it fails at for good is part of the answer: it does not count for a table if a piece before this one meets a
+    statement about that table.
+    """
+    try:
+        return _consumed(piece, lend)
+    except BackfillError as error:
+        if error.retryable or piece.part == 0:
+            raise
+        return [PieceConsumed((), 0, 0, (), 0, error=error) for _ in piece.shares]
+
+
+def _consumed(piece: LogPiece, lend: LendSession | None) -> list[PieceConsumed]:
+    shares, met = piece.shares, [MetStatements() for _ in piece.shares]
+    first, noted = shares[0].table, _Noted(piece)
+    with OneSession(first) as session, ExitStack() as orders:
+        intakes = _Intakes(piece, lambda share: orders.enter_context(_order(piece, share, lend or session.lend)))
+        for number, rows in first.read_together(
+            [share.table for share in shares], piece.after, piece.upto, piece.reader, met
+        ):
+            noted.take(rows.transactions)
+            if len(rows) and met[number].error is None:
+                intakes.take(number, rows, noted.of(shares[number].visible), met[number])
+    return [intakes.consumed(number, noted.of(share.visible), met[number]) for number, share in enumerate(shares)]
+
+
+def _order(piece: LogPiece, share: TableShare, lend: LendSession) -> KeyOrder:
+    return KeyOrder(share.table, share.plan, lend, sharers=len(piece.shares))
+
+
+class _Noted:
+    """Notes the transactions of a piece that are not visible. Tables of one sample share what is noted."""
+
+    def __init__(self, piece: LogPiece) -> None:
+        self._upto = piece.upto
+        self._known: list[tuple[Visibility, Missing]] = []
+        for share in piece.shares:
+            if not any(known == share.visible for known, _ in self._known):
+                self._known.append((share.visible, {}))
+
+    def of(self, visible: Visibility) -> Missing:
+        return next(missing for known, missing in self._known if known == visible)
+
+    def take(self, transactions: Sequence[Transaction]) -> None:
+        for visible, missing in self._known:
+            if isinstance(visible, VisibleGtids):
+                for transaction in transactions:
+                    if not visible.covers_transaction(transaction.gtid):
+                        number, pos = transaction.start
+                        start = replace(self._upto, number=number, pos=pos, log="")
+                        missing.setdefault(start, LoggedTransaction(transaction.gtid, start))
+
+
+class _Intake:
+    """What one table has taken in: changes that wait to be written, and files."""
+
+    def __init__(self, share: TableShare, order: KeyOrder) -> None:
+        self.share, self.order = share, order
+        self.waiting: list[pa.Table] = []
+        self.bytes = self.kept = self.read = self.newest = 0
+        self.receipts: list[FileReceipt] = []
+
+    def take(self, rows: LogBatch, visible: VisibleAt) -> None:
+        """Keep the changes that are not dropped, with their vnode and epoch."""
+        self.read += len(rows)
+        self.newest = max(self.newest, int(rows.timestamp.max(initial=0)))
+        kept = self._kept(changes_of(rows, self.share.table.definition), visible)
+        self.kept += len(kept)
+        if len(kept):
+            self.waiting.append(kept)
+            self.bytes += kept.nbytes
+
+    def _kept(self, changes: pa.Table, visible: VisibleAt) -> pa.Table:
+        keys = [changes.column(name).combine_chunks() for name in self.share.table.definition.key]
+        positions, vnodes = self.order.places(keys)
+        file = changes.column(change.FILE).to_numpy()
+        pos = changes.column(change.POS).to_numpy()
+        marks = mark_chunk(self.share.marks.found.view(visible), positions, vnodes, file, pos)
+        changes = changes.append_column(change.VNODE, pa.array(vnodes, pa.int32()))
+        changes = changes.append_column(change.EPOCH, pa.array(np.full(len(vnodes), self.share.epoch, np.int64)))
+        return changes.filter(pa.array(marks != Mark.DROP))
+
+    def write(self, part: int) -> None:
+        """Write what waits as one file."""
+        if self.waiting:
+            number = part * 10_000 + len(self.receipts)
+            self.receipts.append(self.share.writer.write(self.share.epoch, number, pa.concat_tables(self.waiting)))
+            self.waiting, self.bytes = [], 0
+
+
+class _Intakes:
+    """The intakes of a piece's tables; one is made when the first changes of its table come."""
+
+    def __init__(self, piece: LogPiece, order: Callable[[TableShare], KeyOrder]) -> None:
+        self._piece, self._order = piece, order
+        self._of_table: dict[int, _Intake] = {}
+        self._read = self._bytes = 0
+
+    def take(self, number: int, rows: LogBatch, missing: Missing, met: MetStatements) -> None:
+        """Take changes of a table in; what fails for good there is the table's error."""
+        share = self._piece.shares[number]
+        intake = self._of_table.get(number)
+        if intake is None:
+            intake = self._of_table[number] = _Intake(share, self._order(share))
+        before = intake.bytes
+        try:
+            intake.take(rows, _prefix(self._piece, share, missing))
+        except BackfillError as error:
+            if error.retryable:
+                raise
+            met.error, intake.waiting, intake.bytes = error, [], 0
+        self._bytes += intake.bytes - before
+        self._read += len(rows)
+        if self._piece.progress is not None:
+            self._piece.progress.tell(self._read)
+        if self._bytes > self._piece.memory:
+            self._write_largest()
+
+    def _write_largest(self) -> None:
+        """Write those that hold most, until half of the memory is free."""
+        for intake in sorted(self._of_table.values(), key=lambda each: each.bytes, reverse=True):
+            if 2 * self._bytes <= self._piece.memory:
+                return
+            self._bytes -= intake.bytes
+            intake.write(self._piece.part)
+
+    def consumed(self, number: int, missing: Missing, met: MetStatements) -> PieceConsumed:
+        """What became of a table; what it has waiting is written."""
+        if met.error is not None:
+            return PieceConsumed((), 0, 0, (), 0, refused=met.error)
+        # A statement's own transaction is read again after the statement. Those after it were read for other tables.
+        logged = tuple(each for each in missing.values() if met.cut is None or each.start.order <= met.cut.start)
+        intake = self._of_table.get(number)
+        if intake is None:
+            return PieceConsumed((), 0, 0, logged, 0, met.cut, tuple(met.passed))
+        intake.write(self._piece.part)
+        return PieceConsumed(
+            tuple(intake.receipts), intake.kept, intake.read, logged, intake.newest, met.cut, tuple(met.passed)
+        )
+
+
+def _prefix(piece: LogPiece, share: TableShare, missing: Missing) -> VisibleAt:
+    """The visible prefix as far as this piece knows it."""
+    if isinstance(share.visible, VisibleAt):
+        return share.visible
+    known = [share.prefix] if share.prefix is not None else []
+    first = [next(iter(missing))] if missing else []
+    return VisibleAt(min([piece.upto, *first, *known], key=lambda offset: offset.order))

@@ -1,0 +1,198 @@
+"""Sums up the reports on the tables of a job as one report, which every face can show, with a line for each table.
+
+Rows, ranges and requests are added up. Age and lag are those of the table that is worst. A vnode of the job is as far as
+the table that is least far with it, so a grid of vnodes fills for the whole job as it does for one table. The percentage
+is that of all rows together, and a job is live when every table that runs is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from progress.state.backfill_state import Phase
+from progress.state.report import (
+    SET_ASIDE,
+    JobPhase,
+    Observed,
+    Report,
+    RequestProgress,
+    Subject,
+    TableProgress,
+    VnodeProgress,
+    WorkerProgress,
+    eta_of,
+)
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.errors import BackfillError
+
+Value = TypeVar("Value", int, float)
+
+_WORST_FIRST = (
+    JobPhase.PLANNING, JobPhase.SNAPSHOT, JobPhase.PAUSED, JobPhase.CATCH_UP, JobPhase.LIVE, JobPhase.STOPPED,
+    JobPhase.FAILED,
+)  # fmt: skip
+_PHASES = list(Phase)
+_REFUSED = re.compile(r"refused\s+\S+\s+(.+)")
+"""A line of `words.finding.render`."""
+
+
+def summed_up(
+    subject: Subject,
+    reports: Mapping[str, Report],
+    aside: Mapping[str, str],
+    observed: Observed,
+    grid: tuple[VnodeProgress, ...] | None = None,
+) -> Report:
+    """The report on a job whose tables have these reports; `aside` says which are not copied, and why.
+
+    Such a table may have a report, which says how far it was; it is not part of the sums.
+
+    `observed` is what the driver knows of itself: its speed, and what it retries. `grid` is an answer of `grid_of` that
+    the caller has already.
+    """
+    going = {name: part for name, part in reports.items() if name not in aside}
+    parts = tuple(going.values())
+    rows, estimated = sum(part.rows for part in parts), sum(part.estimated_rows for part in parts)
+    phase, vnodes = _phase(parts), grid_of(parts) if grid is None else grid
+    first = parts[0] if parts else None
+    return Report(
+        subject=subject,
+        phase=phase,
+        percent=_percent(parts),
+        rows=rows,
+        estimated_rows=estimated,
+        ranges=sum(part.ranges for part in parts),
+        ranges_total=sum(part.ranges_total for part in parts),
+        observed=_observed(observed, parts),
+        eta_seconds=eta_of(phase, max(0, estimated - rows), observed.rows_per_second),
+        epoch=max((part.epoch for part in parts), default=Epoch(0)),
+        revision=sum(part.revision for part in parts),
+        written=first.written if first else None,
+        applied=first.applied if first else None,
+        paused=any(part.paused for part in parts),
+        rate_limit=next((part.rate_limit for part in parts if part.rate_limit is not None), None),
+        phases=Counter(vnode.phase for vnode in vnodes),
+        workers=_workers(parts),
+        vnodes=vnodes,
+        requests=_requests(parts),
+        failure=next((part.failure for part in parts if part.failure is not None and phase is JobPhase.FAILED), None),
+        tables=(*_lines(going), *_aside_lines(aside, reports)),
+        parts=reports,
+    )
+
+
+def reason_of(error: BackfillError) -> str:
+    """Why a table is set aside, in one line: the first finding that refuses it, where there is one."""
+    for line in error.detail.splitlines():
+        if refused := _REFUSED.match(line):
+            return refused[1]
+    return error.message
+
+
+def _lines(reports: Mapping[str, Report]) -> Iterable[TableProgress]:
+    """Largest first."""
+    for name, part in sorted(reports.items(), key=lambda pair: (-pair[1].estimated_rows, pair[0])):
+        yield _line(name, part)
+
+
+def _line(name: str, part: Report) -> TableProgress:
+    seen = part.observed
+    failure = part.failure.message if part.failure else ""
+    return TableProgress(
+        name=name, sink=part.subject.sink, phase=str(part.phase), percent=part.percent, rows=part.rows,
+        estimated_rows=part.estimated_rows, lag_seconds=seen.lag_seconds, lake_age_seconds=seen.lake_age_seconds,
+        epoch=part.epoch, applied=part.applied or "", live=set(part.phases) == {Phase.LIVE},
+        error=failure if part.phase is JobPhase.FAILED else (seen.retry.message if seen.retry else ""),
+    )  # fmt: skip
+
+
+def _aside_lines(aside: Mapping[str, str], reports: Mapping[str, Report]) -> Iterable[TableProgress]:
+    """Why each is not copied, and how far it was if it ever was."""
+    for name, why in sorted(aside.items()):
+        known = _line(name, reports[name]) if name in reports else TableProgress(name)
+        yield replace(known, phase=SET_ASIDE, error=why, lag_seconds=None, lake_age_seconds=None)
+
+
+def _phase(parts: Sequence[Report]) -> JobPhase:
+    """As far as the table that is least far. A table that failed does not hide that the others are live."""
+    going = [part.phase for part in parts if part.phase is not JobPhase.FAILED]
+    return min(going, key=_WORST_FIRST.index) if going else (JobPhase.FAILED if parts else JobPhase.PLANNING)
+
+
+def _percent(parts: Sequence[Report]) -> float:
+    weights = [part.estimated_rows + part.ranges_total + 1 for part in parts]
+    whole = sum(weights)
+    if not whole:
+        return 0.0
+    return int(sum(part.percent * weight for part, weight in zip(parts, weights, strict=True)) / whole * 100) / 100
+
+
+def _observed(observed: Observed, parts: Sequence[Report]) -> Observed:
+    seen = [part.observed for part in parts]
+    return replace(
+        observed,
+        lag_seconds=_known(max, (each.lag_seconds for each in seen)),
+        lag_bytes=_known(max, (each.lag_bytes for each in seen)),
+        buffer_bytes=_known(sum, (each.buffer_bytes for each in seen)),
+        lake_age_seconds=_known(max, (each.lake_age_seconds for each in seen)),
+        in_hand=replace(
+            observed.in_hand,
+            rows=sum(each.in_hand.rows for each in seen),
+            ranges=sum(each.in_hand.ranges for each in seen),
+            captured=sum(each.in_hand.captured for each in seen),
+            merged=sum(each.in_hand.merged for each in seen),
+        ),
+    )
+
+
+def _known(fold: Callable[[list[Value]], Value], values: Iterable[Value | None]) -> Value | None:
+    found = [value for value in values if value is not None]
+    return fold(found) if found else None
+
+
+def grid_of(parts: Sequence[Report]) -> tuple[VnodeProgress, ...]:
+    """Each vnode of the job: the rows of all tables, and the phase of the table that is least far."""
+    if not parts or len({len(part.vnodes) for part in parts}) != 1:
+        return parts[0].vnodes if parts else ()
+    numbers = [_numbers(part.vnodes) for part in parts]
+    rows = np.sum([each for each, _ in numbers], axis=0).tolist()
+    phases = np.min([each for _, each in numbers], axis=0).tolist()
+    return tuple(
+        replace(vnode, rows=count, phase=_PHASES[phase])
+        for vnode, count, phase in zip(parts[0].vnodes, rows, phases, strict=True)
+    )
+
+
+def _numbers(vnodes: tuple[VnodeProgress, ...]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Rows and phases of one table."""
+    rows = np.fromiter((vnode.rows for vnode in vnodes), np.int64, len(vnodes))
+    return rows, np.fromiter((_PHASES.index(vnode.phase) for vnode in vnodes), np.int64, len(vnodes))
+
+
+def _workers(parts: Sequence[Report]) -> tuple[WorkerProgress, ...]:
+    if not parts:
+        return ()
+    rows = Counter[int]()
+    for part in parts:
+        rows.update({worker.worker: worker.rows for worker in part.workers})
+    return tuple(replace(worker, rows=rows[worker.worker]) for worker in parts[0].workers)
+
+
+def _requests(parts: Sequence[Report]) -> tuple[RequestProgress, ...]:
+    """What was asked of several tables at once is shown once, and is acted on when all have."""
+    found: dict[tuple[object, ...], RequestProgress] = {}
+    for part in parts:
+        for request in part.requests:
+            key = (request.kind, request.who, request.host, request.asked_at)
+            known = found.get(key)
+            if known is None or (known.epoch is not None and request.epoch is None):
+                found[key] = request
+    ordered = sorted(found.values(), key=lambda each: (each.asked_at is not None, str(each.asked_at), each.id))
+    return tuple(replace(request, id=number) for number, request in enumerate(ordered, start=1))

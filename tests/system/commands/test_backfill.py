@@ -1,0 +1,85 @@
+"""A job from Python on a real server: in a session that lives on, with values for results and errors for failures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from devkit.mysql import MySqlServer
+from devkit.spark import REPOSITORY
+from progress.state.report import JobPhase
+from tests.system.job_case import JobCase, execute
+from vnode_backfill import Backfill
+from vnode_backfill.words.errors import BackfillError, PlanRefusedError
+
+ROWS = 2_000
+
+
+@pytest.fixture
+def case(mysql_server: MySqlServer, tmp_path: Path) -> Iterator[JobCase]:
+    rows = ", ".join(f"({number}, 'x')" for number in range(ROWS))
+    execute(
+        mysql_server, None, "DROP DATABASE IF EXISTS door", "CREATE DATABASE door",
+        "CREATE TABLE door.orders (id INT PRIMARY KEY, v VARCHAR(9))", f"INSERT INTO door.orders VALUES {rows}",
+    )  # fmt: skip
+    yield JobCase(mysql_server, tmp_path, "door", settings={"limits": {"range_rows": 500}})
+    execute(mysql_server, None, "DROP DATABASE door")
+
+
+def test_the_documented_example_copies_a_table_and_leaves_the_session_alive(
+    case: JobCase, spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "python.md").read_text(), re.DOTALL)
+    exec(compile(example, "docs/python.md", "exec"), {"path": case.config, "spark": spark})
+    printed = capfd.readouterr()
+    assert printed.out.splitlines() == ["door.orders about 2,000 rows", f"stopped {ROWS}"]
+    assert printed.err == ""
+    assert case.differences() == []
+    assert spark.range(3).count() == 3
+
+
+def test_a_job_continues_from_python_and_says_how_far_it_is(case: JobCase, spark: SparkSession) -> None:
+    job = Backfill.from_yaml(case.config)
+    first = job.run(spark=spark)
+    execute(case.server, "door", "INSERT INTO orders VALUES (-1, 'new')", "DELETE FROM orders WHERE id = 7")
+    assert job.run(spark=spark).epoch > first.epoch
+    assert job.status().phase is JobPhase.STOPPED
+    assert case.differences() == []
+    assert job.verify(spark=spark).equal
+
+
+def test_a_refused_table_is_a_value_of_plan_and_an_error_of_run(case: JobCase, spark: SparkSession) -> None:
+    execute(case.server, "door", "CREATE TABLE keyless (v INT)")
+    job = Backfill.from_yaml(case.config, **{"mysql.table": "keyless"})
+    (table,) = job.plan().tables
+    assert table.is_refused
+    with pytest.raises(PlanRefusedError, match="cannot be copied exactly"):
+        job.run(spark=spark)
+    assert spark.range(3).count() == 3
+
+
+def test_a_job_that_fails_raises_why(case: JobCase, spark: SparkSession) -> None:
+    case.use(schema_changes="stop")
+    job = Backfill.from_yaml(case.config)
+    job.run(spark=spark)
+    execute(case.server, "door", "ALTER TABLE orders ADD COLUMN c INT")
+    with pytest.raises(BackfillError, match="ADD COLUMN") as caught:
+        job.run(spark=spark)
+    assert "resume" in caught.value.hint
+    assert job.status().failure is not None
+    assert spark.range(3).count() == 3
+
+
+def test_many_tables_are_planned_from_python(case: JobCase, capfd: pytest.CaptureFixture[str]) -> None:
+    execute(case.server, "door", "CREATE TABLE keyless (v INT)")
+    case.mysql = {"tables": ["door.*"], "database": None, "table": None}
+    case.use(sink={"delta": {"path": f"{case.folder}/lake/{{table}}"}})
+    job = Backfill.from_yaml(case.config)
+    planned = job.plan()
+    assert [str(table.name) for table in planned.refused] == ["door.keyless"]
+    assert [table.key for table in job.plan("door.orders").tables] == [("id",)]
+    assert capfd.readouterr().out == ""

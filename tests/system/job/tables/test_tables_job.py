@@ -1,0 +1,171 @@
+"""A job of many tables copies and follows each of them exactly, whatever happens to one of them or to the driver."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from pyspark.sql import SparkSession
+
+from devkit.mysql import SqlServer
+from devkit.waiting import wait_for
+from progress.state.cut import Cut
+from tests.system.job.tables.many_tables import ROWS, SHAPES, Here, Tables, fresh
+from tests.system.job_case import execute
+from vnode_backfill.commands.resnapshot import resnapshot
+from vnode_backfill.job.tables.parts import part_config
+from vnode_backfill.words.errors import BackfillError
+from vnode_backfill.words.table_name import TableName
+
+
+@pytest.fixture
+def tables(source_server: SqlServer, database: str, tmp_path: Path) -> Tables:
+    """Every shape twice, one empty, one of a single row, and one that cannot be copied."""
+    case = fresh(source_server, database, tmp_path)
+    for number in range(2):
+        for shape in SHAPES:
+            case.create(f"{shape}_{number}", shape)
+    case.create("empty", "numbers", 0)
+    case.create("one", "texts", 1)
+    return case
+
+
+def test_every_table_is_copied_and_followed_under_transactions_over_several(
+    tables: Tables, spark: SparkSession
+) -> None:
+    execute(tables.server, tables.database, "CREATE TABLE keyless (a INT)")
+    with tables.written_to():
+        here = Here(tables, spark)
+        assert here.run() == {}
+        assert list(here.opened.aside) == [f"{tables.database}.keyless"]
+    again = Here(tables, spark)
+    assert (again.opened.created, len(again.opened.tables)) == (0, len(tables.shapes))
+    assert again.run() == {}
+    assert tables.wrong() == {}
+
+
+SEAMS = (
+    "after:ReadRanges:3", "before:CommitReceipts:5", "after:BufferChanges:9", "before:CommitEpoch:20",
+    "after:CommitEpoch:20", "after:MergeEpoch:3",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seam", [SEAMS[0], *(pytest.param(each, marks=pytest.mark.long) for each in SEAMS[1:])])
+def test_a_killed_driver_of_many_tables_is_continued_exactly(tables: Tables, spark: SparkSession, seam: str) -> None:
+    with tables.written_to():
+        tables.run("--until", "live", kill=seam)
+        assert Here(tables, spark).run() == {}
+    assert Here(tables, spark).run() == {}
+    assert tables.wrong() == {}
+
+
+def test_a_statement_on_one_table_is_followed_while_the_others_go_on(tables: Tables, spark: SparkSession) -> None:
+    with tables.written_to(), Here(tables, spark).running() as here:
+        here.until_live()
+        copy = here.table("texts_1").table.opened.record.id
+        tables.create("younger", "pairs")
+        execute(
+            tables.server, tables.database, "ALTER TABLE numbers_0 ADD COLUMN added INT DEFAULT 7",
+            "ALTER TABLE texts_1 MODIFY v VARCHAR(20)", "DROP TABLE days_1",
+        )  # fmt: skip
+        wait_for(lambda: here.table("texts_1").table.opened.record.id != copy, "texts_1 is copied again", seconds=300)
+        here.until_live("texts_1", "numbers_0", "numbers_1", "younger")
+        assert here.failures == {}
+    del tables.shapes["days_1"]
+    assert Here(tables, spark).run() == {}
+    assert "added" in DeltaTable(str(tables.lake / "numbers_0")).schema().to_json()
+    assert tables.wrong() == {}
+
+
+def test_a_table_that_cannot_go_on_is_set_aside_and_taken_up_again(tables: Tables, spark: SparkSession) -> None:
+    with Here(tables, spark).running() as here:
+        here.until_live()
+        execute(tables.server, tables.database, "ALTER TABLE pairs_0 ENGINE=MyISAM")
+        wait_for(lambda: here.table("pairs_0").run.has_stopped, "pairs_0 is set aside", seconds=120)
+        execute(tables.server, tables.database, "INSERT INTO numbers_0 VALUES (9001, 1, 'later')")
+        wait_for(lambda: 9001 in _ids(tables, "numbers_0"), "the others go on", seconds=120)
+    assert list(here.failures) == ["pairs_0"]
+    assert "the table is set aside" in here.failures["pairs_0"]
+    execute(tables.server, tables.database, "ALTER TABLE pairs_0 ENGINE=InnoDB")
+    part = part_config(tables.loaded_config(), TableName(tables.database, "pairs_0"))
+    assert resnapshot(part, only=None, where_key=None, everything=True) == 0
+    assert Here(tables, spark).run() == {}
+    assert tables.wrong() == {}
+
+
+def _ids(tables: Tables, name: str) -> set[object]:
+    table = DeltaTable(str(tables.lake / name))
+    rows = pa.table(QueryBuilder().register("t", table).execute("SELECT id FROM t").read_all())
+    return set(rows["id"].to_pylist())
+
+
+def test_tables_are_added_and_let_go_by_the_file(tables: Tables, spark: SparkSession) -> None:
+    assert Here(tables, spark).run() == {}
+    tables.create("younger", "pairs")
+    left = tables.shapes.pop("large_0")
+    case = replace(tables, mysql={"exclude": [f"{tables.database}.large_0"]})
+    case.config.unlink()
+    before = DeltaTable(str(tables.lake / "large_0")).version()
+    here = Here(case, spark)
+    assert here.opened.removed == [f"{tables.database}.large_0"]
+    assert here.opened.created == 1
+    assert here.run() == {}
+    assert case.wrong() == {}
+    assert (DeltaTable(str(tables.lake / "large_0")).version(), left.key) == (before, ("id",))
+
+
+def test_a_sum_over_two_tables_is_the_same_in_every_cut(
+    source_server: SqlServer, database: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    case = fresh(source_server, database, tmp_path, epoch={"backfill": "1s", "live": "100ms", "cut": "300ms"})
+    case.create("left_side", "numbers")
+    case.create("right_side", "numbers")
+    total = ROWS * (ROWS + 1)
+    cuts: dict[str, Cut] = {}
+    with Here(case, spark).running() as here:
+        here.until_live()
+        with source_server.connect(database) as connection, connection.cursor() as cursor:
+            connection.autocommit(False)
+
+            def transferred() -> bool:
+                for n in range(1, 20):
+                    cursor.execute(f"UPDATE left_side SET v = v - {n} WHERE id = {n}")
+                    cursor.execute(f"UPDATE right_side SET v = v + {n} WHERE id = {n * 3}")
+                    connection.commit()
+                text = here.store.cut()
+                found = None if text is None else Cut.from_json(text)
+                # The first ones may have been made while one of the two was copied.
+                if text is not None and found is not None and not found.left_out:
+                    cuts.setdefault(text, found)
+                return len(cuts) >= 6
+
+            wait_for(transferred, "cuts were made", seconds=120)
+    last = here.store.cut()
+    assert last is not None
+    printed = case.command("cut")
+    assert all(f"{name}" in printed for name in (f"{database}.left_side", f"{database}.right_side", "version"))
+    assert json.loads(case.command("cut", "--json"))["offset"] == str(Cut.from_json(last).offset)
+    cuts[last] = Cut.from_json(last)
+    assert {_sum(case, cut) for cut in cuts.values()} == {total}
+    assert all(set(cut.targets) == {f"{database}.left_side", f"{database}.right_side"} for cut in cuts.values())
+
+
+def _sum(case: Tables, cut: Cut) -> int:
+    found = 0
+    for name, target in cut.targets.items():
+        table = DeltaTable(str(case.lake / name.rpartition(".")[2]), version=target.version)
+        rows = pa.table(QueryBuilder().register("t", table).execute("SELECT SUM(v) AS s FROM t").read_all())
+        found += int(rows["s"][0].as_py())
+    return found
+
+
+def test_a_job_of_one_table_does_not_run_as_a_job_of_many(tables: Tables, spark: SparkSession) -> None:
+    assert Here(tables, spark).run() == {}
+    tables.settings = {"sink": {"delta": {"path": str(tables.lake / "numbers_0")}}}
+    tables.config.write_text(json.dumps({**super(Tables, tables)._settings()}))
+    with pytest.raises(BackfillError, match="is a job of many tables"):
+        tables.here(spark)

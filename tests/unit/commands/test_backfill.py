@@ -1,0 +1,53 @@
+"""The Python door: cheap to import, checked like a file, and silent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vnode_backfill
+from devkit.spark import REPOSITORY
+from vnode_backfill import Backfill
+from vnode_backfill.words.errors import ConfigError, StateError
+
+SETTINGS: dict[str, object] = {
+    "job": "orders", "mysql": {"host": "db", "user": "u", "database": "shop", "table": "orders"},
+}  # fmt: skip
+
+
+def settings(folder: Path) -> dict[str, object]:
+    return {**SETTINGS, "sink": {"delta": {"path": f"{folder}/lake"}}, "state": {"path": f"{folder}/state"}}
+
+
+def test_the_package_costs_nothing_until_the_door_is_asked_for() -> None:
+    asked = "import sys, vnode_backfill; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", asked], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert {"pyspark", "pydantic", "pyarrow", "yaml", "deltalake"} & set(done.stdout.split()) == set()
+
+
+def test_the_package_has_no_other_name() -> None:
+    with pytest.raises(AttributeError, match="Backfil"):
+        vnode_backfill.Backfil  # noqa: B018
+
+
+def test_arguments_are_checked_like_a_file(tmp_path: Path) -> None:
+    assert Backfill(**settings(tmp_path)).config.mysql.table == "orders"
+    with pytest.raises(ConfigError, match=r"workers is 0; must be from 1") as caught:
+        Backfill(**settings(tmp_path), workers=0)
+    assert "the arguments of Backfill" in caught.value.detail
+
+
+def test_overrides_replace_keys_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(str(settings(tmp_path)))
+    job = Backfill.from_yaml(file, workers=2, **{"ui.port": 0})
+    assert (job.config.workers, job.config.ui.port) == (2, 0)
+
+
+def test_a_job_that_does_not_exist_has_no_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(StateError, match="there is no job orders"):
+        Backfill(**settings(tmp_path)).status()
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,144 @@
+"""Commands about a job of many tables: about all of them, or those that --table means."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from progress.store.tables_store import TablesStore
+from tests.unit.progress.state.state_examples import beginning
+from tests.unit.progress.store.tables_folder import MINUTE, PLAN, stored
+from vnode_backfill.commands.cli import execute
+from vnode_backfill.commands.tables.asked import asked_names, part_of
+from vnode_backfill.config.job import load_config
+from vnode_backfill.words.errors import ConfigError, PlanRefusedError
+
+NAMES = ("shop.Items", "shop.orders", "shop.order_lines")
+
+
+class Asked:
+    """Commands on a stored job of three tables and one that is set aside, with nobody driving it."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys, self._folder = capsys, folder
+        store = stored(folder / "state", *(name.split(".")[1] for name in NAMES))
+        store.note_aside({"shop.audit": PlanRefusedError("checks refuse it", detail="refused  table.key  has no key")})
+        store.release()
+        values = {
+            "job": "shop", "mysql": {"host": "nowhere.invalid", "user": "u", "tables": ["shop.*"]},
+            "sink": {"delta": {"path": f"{folder}/lake/{{table}}"}}, "state": {"path": f"{folder}/state"}, "vnodes": 4,
+        }  # fmt: skip
+        self.file = folder / "job.yaml"
+        self.file.write_text(json.dumps(values))
+
+    def __call__(self, name: str, *flags: str, code: int = 0) -> str:
+        found = execute([name, "--config", str(self.file), *flags])
+        printed = self._capsys.readouterr()
+        assert found == code, printed
+        return printed.out + printed.err
+
+    def waiting(self) -> dict[str, list[str]]:
+        """Per table what was asked of it and nobody has done yet."""
+        store = TablesStore(str(self._folder / "state"), "shop")
+        store.acquire_lease("anna", MINUTE)
+        for name in NAMES:
+            store.table(name).acquire_lease("anna", MINUTE)
+        found = store.unacknowledged(dict.fromkeys(NAMES, beginning(PLAN, workers=2)))
+        store.release()
+        return {name: [str(each.kind) for each in asked] for name, asked in found.items()}
+
+
+@pytest.fixture
+def asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Asked:
+    return Asked(tmp_path, capsys)
+
+
+def test_names_are_compared_as_written_and_then_without_regard_to_case() -> None:
+    assert asked_names(NAMES, ()) == tuple(sorted(NAMES))
+    assert asked_names(NAMES, ["shop.order*"]) == ("shop.order_lines", "shop.orders")
+    assert asked_names(NAMES, ["SHOP.items", "shop.orders"]) == ("shop.Items", "shop.orders")
+    assert asked_names(("shop.a", "shop.A"), ["shop.a"]) == ("shop.a",)
+    with pytest.raises(ConfigError, match=r"--table shop\.x: the job has no such table"):
+        asked_names(NAMES, ["shop.orders", "shop.x"])
+    with pytest.raises(ConfigError, match="--table orders: must be"):
+        asked_names(NAMES, ["orders"])
+
+
+def test_status_shows_all_tables_some_or_one(asked: Asked) -> None:
+    whole = json.loads(asked("status", "--json"))
+    assert [table["name"] for table in whole["tables"]] == [*sorted(NAMES), "shop.audit"]
+    assert (whole["tables"][3]["phase"], whole["tables"][3]["error"]) == ("set aside", "has no key")
+    assert whole["ranges_total"] == 9
+    some = json.loads(asked("status", "--json", "--table", "shop.order*"))
+    assert [table["name"] for table in some["tables"]] == ["shop.order_lines", "shop.orders"]
+    one = json.loads(asked("status", "--json", "--per-vnode", "--table", "shop.orders"))
+    assert (one["job"], one["ranges_total"], len(one["vnodes"]), "tables" in one) == ("shop.orders", 3, 4, False)
+    assert one["sink"].endswith("/lake/orders")
+    assert "set aside: checks refuse it" in asked("status", "--table", "shop.audit")
+
+
+def test_request_goes_to_all_tables_or_to_those_that_are_meant(asked: Asked) -> None:
+    assert "request to all 3 tables: pause" in asked("pause")
+    assert "request to shop.order_lines, shop.orders: rate_limit (700 rows/s), when the job is run again" in asked(
+        "throttle", "--rows-per-second", "700", "--table", "shop.order*"
+    )
+    asked("rescale", "--workers", "3", "--table", "shop.Items")
+    asked("resnapshot", "--all")
+    both = ["pause", "rate_limit", "resnapshot"]
+    assert asked.waiting() == {
+        "shop.Items": ["pause", "rescale", "resnapshot"], "shop.orders": both, "shop.order_lines": both,
+    }  # fmt: skip
+    shown = json.loads(asked("status", "--json"))["requests"]
+    assert [each["kind"] for each in shown] == ["pause", "rate_limit", "rescale", "resnapshot"]
+
+
+def test_vnodes_and_keys_of_one_table_can_be_read_again_those_of_several_cannot(asked: Asked) -> None:
+    assert "request 1: resnapshot (vnodes 3" in asked("resnapshot", "--only", "3", "--table", "shop.orders")
+    asked("resnapshot", "--where-key", "1..2", "--table", "shop.orders")
+    assert "--only needs one table" in asked("resnapshot", "--only", "3", code=2)
+    assert "--where-key needs one table" in asked("resnapshot", "--where-key", "1..2", "--table", "shop.o*", code=2)
+    assert asked.waiting() == {"shop.orders": ["resnapshot", "resnapshot"]}
+
+
+def test_what_makes_no_sense_is_refused_and_nothing_is_asked(asked: Asked) -> None:
+    assert "nothing to stop" in asked("stop", code=1)
+    assert "has no state yet: has no key" in asked("resume", "--table", "shop.audit", code=1)
+    assert "no such table" in asked("pause", "--table", "shop.nothing", code=2)
+    assert "it has no handoff" in asked("handoff", code=2)
+    assert "Take the table out of mysql.tables" in asked("drop", "--table", "shop.orders", code=2)
+    asked("rescale", "--workers", "5", code=2)
+    asked("rescale", "--bitmap", "0=0-2", code=2)
+    assert "not live yet" in asked("wait", "--timeout", "100ms", code=1)
+    assert asked.waiting() == {}
+
+
+def test_driver_that_runs_keeps_the_job_from_being_dropped(asked: Asked, tmp_path: Path) -> None:
+    store = TablesStore(str(tmp_path / "state"), "shop")
+    store.acquire_lease("anna", MINUTE)
+    assert "is driven by anna" in asked("drop", code=1)
+    assert "is driven by anna" in asked("upgrade", "--merge", "vectors", code=1)
+    assert "request to all 3 tables: stop (everything captured is applied first), at the next barrier" in asked("stop")
+    store.release()
+    dropped = asked("drop")
+    assert "shop.orders: the target delta:/lake/orders stays as it is" in dropped
+    assert "there is no job shop" in asked("status", code=1)
+
+
+def test_table_that_the_file_no_longer_names_is_shown_and_has_no_configuration(asked: Asked) -> None:
+    values = json.loads(asked.file.read_text())
+    values["mysql"]["tables"] = ["shop.orders"]
+    asked.file.write_text(json.dumps(values))
+    assert len(json.loads(asked("status", "--json"))["tables"]) == 4
+    with pytest.raises(ConfigError, match=r"no entry matches shop\.order_lines"):
+        part_of(load_config(asked.file), "shop.order_lines")
+
+
+def test_job_of_one_table_takes_the_name_of_that_table_only(asked: Asked) -> None:
+    values = json.loads(asked.file.read_text())
+    values["mysql"] = {"host": "nowhere.invalid", "user": "u", "database": "shop", "table": "orders"}
+    values["job"], values["sink"]["delta"]["path"] = "other", "/nowhere/lake"
+    asked.file.write_text(json.dumps(values))
+    assert "the job has one table, shop.orders" in asked("status", "--table", "shop.items", code=2)
+    assert "there is no job other" in asked("status", "--table", "shop.orders", code=1)

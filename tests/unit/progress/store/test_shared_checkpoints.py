@@ -1,0 +1,111 @@
+"""The tables of a job share one commit point: one commit for all of them, by one driver only, each exactly once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from progress.state.backfill_state import BackfillState
+from progress.store.store import StateStore
+from progress.store.tables_store import TablesStore
+from tests.unit.progress.store.state_folder import following
+from tests.unit.progress.store.tables_folder import stored
+from vnode_backfill.words.epoch import Epoch
+from vnode_backfill.words.errors import FencedError, LawBrokenError, StateError
+
+MINUTE = timedelta(minutes=1)
+NAMES = ("shop.items", "shop.orders")
+
+
+def states_of(store: TablesStore) -> dict[str, BackfillState]:
+    found = {name: store.table(name).load() for name in store.names()}
+    return {name: loaded.state for name, loaded in found.items() if loaded is not None}
+
+
+def next_of(store: TablesStore, *names: str) -> list[tuple[StateStore, BackfillState]]:
+    before = states_of(store)
+    return [(store.table(name), following(before[name])) for name in names]
+
+
+def version(store: TablesStore) -> int:
+    return DeltaTable(f"{store.folder}/checkpoints").version()
+
+
+def test_states_of_several_tables_are_one_commit_and_are_read_back_exactly(tmp_path: Path) -> None:
+    store = stored(tmp_path, "items", "orders")
+    commits, before = next_of(store, *NAMES), version(store)
+    store.commit_together(commits)
+    assert version(store) == before + 1
+    assert states_of(TablesStore(str(tmp_path), "shop")) == dict(
+        zip(NAMES, (state for _, state in commits), strict=True)
+    )
+
+
+def test_a_commit_that_is_repeated_writes_only_what_has_not_landed(tmp_path: Path) -> None:
+    store = stored(tmp_path, "items", "orders")
+    commits = next_of(store, *NAMES)
+    store.commit_together(commits[:1])
+    before = version(store)
+    store.commit_together(commits)
+    store.commit_together(commits)
+    assert version(store) == before + 1
+    assert states_of(store)["shop.orders"] == commits[1][1]
+
+
+def test_another_content_under_the_same_revision_is_a_broken_law(tmp_path: Path) -> None:
+    store = stored(tmp_path, "items")
+    ((own, state),) = next_of(store, "shop.items")
+    store.commit_together([(own, state)])
+    with pytest.raises(LawBrokenError, match="another content"):
+        store.commit_together([(own, replace(state, epoch=Epoch(9)))])
+
+
+def test_a_driver_that_was_replaced_commits_for_no_table(tmp_path: Path) -> None:
+    store = stored(tmp_path, "items", "orders", duration=timedelta(microseconds=1))
+    commits = next_of(store, *NAMES)
+    other = TablesStore(str(tmp_path), "shop")
+    other.acquire_lease("boris", MINUTE)
+    with pytest.raises(FencedError, match="another driver took over job 'shop'"):
+        store.commit_together(commits)
+    assert store.lease is None
+    with pytest.raises(FencedError):
+        commits[0][0].commit(commits[0][1])
+    assert states_of(other) == states_of(TablesStore(str(tmp_path), "shop"))
+
+
+def test_a_second_driver_is_refused_while_the_first_one_runs(tmp_path: Path) -> None:
+    stored(tmp_path, "items")
+    with pytest.raises(StateError, match="is driven by anna"):
+        TablesStore(str(tmp_path), "shop").acquire_lease("boris", MINUTE)
+
+
+def test_a_table_gives_the_lease_of_its_job_not_back(tmp_path: Path) -> None:
+    store = stored(tmp_path, "items", "orders")
+    store.table("shop.items").release()
+    assert store.lease is not None
+    store.commit_together(next_of(store, "shop.orders"))
+
+
+def test_a_forgotten_table_is_gone_and_the_others_stay(tmp_path: Path) -> None:
+    store = stored(tmp_path, "items", "orders")
+    before = states_of(store)
+    store.forget("shop.items")
+    assert states_of(TablesStore(str(tmp_path), "shop")) == {"shop.orders": before["shop.orders"]}
+
+
+def test_a_cut_is_stored_with_the_commit_that_makes_it_and_stays(tmp_path: Path) -> None:
+    store = stored(tmp_path, "items")
+    assert store.cut() is None
+    store.commit_together(next_of(store, "shop.items"), cut="{}")
+    store.commit_together(next_of(store, "shop.items"))
+    assert TablesStore(str(tmp_path), "shop").cut() == "{}"
+
+
+def test_jobs_of_one_and_of_many_tables_do_not_take_each_other_for_their_own(tmp_path: Path) -> None:
+    stored(tmp_path, "items").release()
+    with pytest.raises(StateError, match="is a job of many tables"):
+        StateStore(str(tmp_path), "shop").exists()

@@ -1,0 +1,104 @@
+"""Runs jobs from Python: what the commands do, as values and errors instead of text and exit codes.
+
+`from vnode_backfill import Backfill` is for a notebook or an orchestrator. It is built on the functions that the
+commands are built on. Nothing is printed. What a command would say on stderr goes to the logger `vnode_backfill`. A
+session that is given is used and left alive; without one a run starts its own and ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from vnode_backfill.commands.say import heard_by
+from vnode_backfill.config.job import Config, check_config, load_config
+from vnode_backfill.words.errors import BackfillError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from progress.state.report import Report
+    from vnode_backfill.job.sink.description import Verdict
+    from vnode_backfill.job.tables.examine import ExaminedTables
+
+__all__ = ["Backfill"]
+
+log = logging.getLogger("vnode_backfill")
+
+
+class Backfill:
+    """A job, by its configuration. Making one asks nobody anything; each method may be called again.
+
+    Every method raises errors of `vnode_backfill.words.errors`: `BackfillError` is the root of them all.
+    """
+
+    def __init__(self, **settings: object) -> None:
+        """The keys of a job's file, as keyword arguments: `job`, `mysql`, `sink`, `state`, …"""
+        self.config: Config = check_config(settings, "the arguments of Backfill")
+
+    @classmethod
+    def from_yaml(cls, path: str | Path, **overrides: object) -> Backfill:
+        """The job of a file. `overrides` replace keys, also inner ones: `workers=2, **{"ui.port": 0}`."""
+        found = cls.__new__(cls)
+        found.config = load_config(Path(path), overrides)
+        return found
+
+    def plan(self, *tables: str, master: str | None = None) -> ExaminedTables:
+        """What `run` would do, table by table; writes nothing. `tables` are names or patterns, all without them."""
+        from vnode_backfill.commands.plan import planned_tables
+
+        with heard_by(log.info):
+            return planned_tables(self.config, master=master, only=tables)
+
+    def run(
+        self,
+        until: Literal["live", "stopped"] = "live",
+        *,
+        spark: SparkSession | None = None,
+        master: str | None = None,
+    ) -> Report:
+        """Create the job or take it up, and run it in this thread; how far it is then.
+
+        It ends when the job is live, or for `stopped` when it is asked to stop: by `vnode-backfill stop`, and in the
+        main thread by Ctrl-C and SIGTERM. A job that fails raises why. Run again, it continues.
+        """
+        from vnode_backfill.commands.run import run
+
+        heard: list[str] = []
+
+        def listen(line: str) -> None:
+            heard.append(line)
+            log.info(line)
+
+        with heard_by(listen), _within(spark):
+            code = run(self.config, until=until, master=master, asked_vnodes=None, asked_workers=None, face="quiet")
+        if code:
+            raise BackfillError(f"job {self.config.job} has not ended well", detail="\n".join(heard))
+        return self.status()
+
+    def status(self) -> Report:
+        """How far the job is, whether somebody runs it or not."""
+        from vnode_backfill.commands.status import read_report
+
+        return read_report(self.config)
+
+    def verify(self, *, spark: SparkSession | None = None, master: str | None = None) -> Verdict:
+        """Compare every row of source and target; `equal` says whether they are the same, `text` lists differences."""
+        from vnode_backfill.commands.verify import compare
+
+        with heard_by(log.info), _within(spark):
+            return compare(self.config, master=master)
+
+
+@contextmanager
+def _within(spark: SparkSession | None) -> Iterator[None]:
+    if spark is None:
+        yield
+        return
+    from vnode_backfill.spark.session import within
+
+    with within(spark):
+        yield

@@ -1,0 +1,211 @@
+"""Runs a job of many tables: opens them while the JVM starts, runs all of them to their end, and reports how they ended."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vnode_backfill.commands.say import say
+from vnode_backfill.commands.stored_job import with_room_for_workers
+from vnode_backfill.config.job import Config, StartupMode
+from vnode_backfill.job.open.locations import owner
+from vnode_backfill.job.sink.configured import configured_sink
+from vnode_backfill.words.errors import BackfillError, ConfigError, PlanRefusedError
+from vnode_backfill.words.schema_change import Ended, NewCopy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from progress.faces.metrics import CdcBackfillMetrics
+    from progress.store.tables_store import TablesStore
+    from vnode_backfill.job.run.services import Services
+    from vnode_backfill.job.run.watch import Faces
+    from vnode_backfill.job.tables.open import OpenedTables, TablesOpener
+    from vnode_backfill.job.tables.running_table import OpenedTable, RunningTable
+    from vnode_backfill.job.tables.watch import TablesWatch
+    from vnode_backfill.spark.jvm import JvmWatch
+    from vnode_backfill.spark.session import StartingSession
+
+
+def run_tables(
+    config: Config,
+    *,
+    until: str,
+    master: str | None,
+    face: str,
+    asked_workers: int | None = None,
+    verbose: bool = False,
+) -> int:
+    """Create the job or take it up, and run it. Exit code 1 if a table has failed or is set aside, with the reasons."""
+    from vnode_backfill.job.open.writable import check_state_writable
+    from vnode_backfill.job.tables.parts import tables_store
+    from vnode_backfill.spark.session import session_starting
+
+    _check_mode(config)
+    check_state_writable(config)
+    daemon = configured_sink(config).daemon_module
+    sized = with_room_for_workers(config)
+    with session_starting(sized, master, quiet=not verbose, daemon_module=daemon) as session:
+        from vnode_backfill.job.open.source import load_kernels
+        from vnode_backfill.job.run.watch import Faces
+        from vnode_backfill.job.tables.open import TablesOpener
+
+        load_kernels()
+        store = tables_store(config)
+        with closing(Faces.open(config)) as faces:
+            opener = TablesOpener(config, store, session.required)
+            opened = opener.open()
+            say(*opening_lines(opened))
+            if not opened.tables:
+                store.release()
+                raise _nothing_to_copy(config, opened)
+            _ask_for_workers(store, opened, asked_workers)
+            try:
+                return _run_opened(opener, session, opened, until, _watch(config, store, face, faces))
+            finally:
+                store.release()
+
+
+def opening_lines(opened: OpenedTables) -> list[str]:
+    """What is to be said when the tables were opened."""
+    lines = [f"{len(opened.tables)} tables, {opened.created} of them new"]
+    lines += [f"{name} is no longer configured: its state is removed, its target stays" for name in opened.removed]
+    lines += [f"{name} is new and not copied, because mysql.new_tables is report" for name in opened.reported]
+    lines += [f"{table.name}: {line}" for table in opened.tables for line in table.opened.start.warnings]
+    return lines + [f"{name} is set aside: {error}" for name, error in sorted(opened.aside.items())]
+
+
+def ending_lines(tables: Sequence[RunningTable], aside: Mapping[str, BackfillError]) -> list[str]:
+    """Why tables have ended, where that is not because they were asked to."""
+    lines = []
+    for table in tables:
+        if table.run.failure is not None:
+            failure = table.run.failure
+            lines.append(f"{table.name}: {BackfillError(failure.message, detail=failure.detail, hint=failure.hint)}")
+        elif isinstance(table.run.ending, Ended):
+            ended = table.run.coordinator.saved.schema.ended
+            lines.append(f"{table.name} has ended: {ended}; its target and its state stay as they are")
+    return lines + [f"{name} is set aside: {error}" for name, error in sorted(aside.items())]
+
+
+def _check_mode(config: Config) -> None:
+    specific = config.mysql.cdc.specific
+    if specific is not None and specific.from_job is not None:
+        raise ConfigError(
+            "mysql.cdc.specific.from_job: a job of many tables cannot take over the targets of another job",
+            hint="Begin with `startup_mode: initial`, or hand tables over one by one.",
+        )
+    if config.mysql.cdc.startup_mode is StartupMode.SNAPSHOT:
+        raise ConfigError(
+            "mysql.cdc.startup_mode is snapshot, which ends with a handoff: a job of many tables has none",
+            hint="Use `startup_mode: initial` and run it with `--until live`.",
+        )
+
+
+def _nothing_to_copy(config: Config, opened: OpenedTables) -> BackfillError:
+    if not opened.aside:
+        return PlanRefusedError(
+            f"job {config.job} has no table to copy", hint="`vnode-backfill plan` shows what mysql.tables matches."
+        )
+    name, error = sorted(opened.aside.items())[0]
+    kind = PlanRefusedError if error.exit_code == PlanRefusedError.exit_code else BackfillError
+    return kind(f"none of the {len(opened.aside)} tables can be copied; {name}: {error.message}", detail=error.detail, hint=error.hint)  # fmt: skip
+
+
+def _watch(config: Config, store: TablesStore, face: str, faces: Faces) -> TablesWatch:
+    from vnode_backfill.job.tables.watch import TablesWatch
+
+    return TablesWatch(config, store, face, faces, sink=configured_sink(config).target)
+
+
+def _run_opened(
+    opener: TablesOpener, session: StartingSession, opened: OpenedTables, until: str, watch: TablesWatch
+) -> int:
+    from vnode_backfill.job.run.loop import Until
+    from vnode_backfill.job.tables.tables_job import JobParts, TablesJob
+
+    config, store = opener.config, opener.store
+    _wait_for_session(config, store, session)
+    services = services_for(config, session.result(), watch.metrics, session.watch)
+    parts = JobParts(config, store, services, renewed, taken_up, opener.new_tables(), watch)
+    job = TablesJob(parts, opened.tables, opened.aside)
+    session.watch.excused = lambda: job.is_stopping
+    job.run(Until(until))
+    if job.leaves_tasks and not configured_sink(config).fences_drivers:
+        # They look at the lease. The next driver waits until it has run out.
+        store.leave_lease()
+    for table in job.tables:
+        table.services.sink.close()
+    say(*ending_lines(job.tables, job.aside))
+    failed = [table.name for table in job.tables if table.run.failure is not None]
+    return 1 if failed or job.aside else 0
+
+
+def _ask_for_workers(store: TablesStore, opened: OpenedTables, asked: int | None) -> None:
+    """A number of workers given on the command line rescales tables that have another."""
+    from progress.state.backfill_state import Request, RequestKind
+
+    others = [table.name for table in opened.tables if asked not in (None, len(table.opened.state.assignment))]
+    if asked is not None and others:
+        request = Request(0, RequestKind.RESCALE, workers=asked)
+        store.append_requests(dict.fromkeys(others, request), owner(), socket.gethostname())
+
+
+def _wait_for_session(config: Config, store: TablesStore, session: StartingSession) -> None:
+    """Until the session is up nobody else renews the lease, and a cluster may take longer than that lasts."""
+    while True:
+        try:
+            session.result(timeout=config.state.lease.total_seconds() / 3)
+        except TimeoutError:
+            if session.done():
+                raise
+            store.renew()
+        else:
+            return
+
+
+def services_for(
+    config: Config, spark: SparkSession, metrics: CdcBackfillMetrics, jvm: JvmWatch | None = None
+) -> Callable[[OpenedTable], Services]:
+    """How each table of the job gets what it works with."""
+    from consume_upstream.throttle import SourceThrottle
+    from vnode_backfill.job.open.sink import change_buffer, open_sink
+    from vnode_backfill.job.run.services import Services
+
+    throttle = SourceThrottle(config.limits.throttle)
+
+    def of(table: OpenedTable) -> Services:
+        opened, own = table.opened, table.config
+        sink = open_sink(own, opened.record, opened.store, opened.table)
+        # A change of the target that was left pending is ordered first, and begins with this shape.
+        sink.use(opened.state.schema.shape_in_sink(opened.table.definition))
+        return Services(
+            own, spark, opened.table, sink,
+            change_buffer(own, opened.record, opened.store), opened.store, throttle, metrics, jvm,
+        )  # fmt: skip
+
+    return of
+
+
+def renewed(table: OpenedTable, ending: NewCopy) -> OpenedTable:
+    """Begin a new copy of one table; `renew` needs the lease that this process holds."""
+    from vnode_backfill.job.open.renew import renew
+
+    store = table.opened.store
+    store.acquire_lease(owner(), table.config.state.lease)
+    opened = renew(table.config, store, ending.reason)
+    say(*(f"{table.name}: {line}" for line in opened.start.warnings))
+    return replace(table, opened=opened)
+
+
+def taken_up(table: OpenedTable) -> OpenedTable:
+    """Continue one table that has failed, under the lease that this process holds."""
+    from vnode_backfill.job.open.resume import take_up
+
+    store = table.opened.store
+    store.acquire_lease(owner(), table.config.state.lease)
+    say(f"{table.name} is taken up again")
+    return replace(table, opened=take_up(table.config, store, None))

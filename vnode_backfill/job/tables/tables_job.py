@@ -1,0 +1,400 @@
+"""Runs a job of many tables: one loop takes what happened to any of them, and begins what they do together.
+
+Each table has its own protocol (`job.run.table_run`), so what ends one table ends no other. A table that fails has its
+reason in its own state, and is set aside until it is asked to resume, or the job is run again. One that needs a new copy gets it beside the
+others. The job ends when every table has: stopped on request, ended with its source, or failed.
+
+The lease, the source's connections, the Spark session and the commits are the job's. A driver that loses one of the
+first three ends with all its tables.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from types import FrameType
+from typing import Protocol
+
+from progress.state.backfill_state import RequestKind
+from progress.store.tables_store import TablesStore
+from vnode_backfill.config.job import Config
+from vnode_backfill.decide.protocol import Started
+from vnode_backfill.job.run.driver_tools import DriverTools
+from vnode_backfill.job.run.loop import Until
+from vnode_backfill.job.run.services import Services
+from vnode_backfill.job.tables.open import OpenedTables
+from vnode_backfill.job.tables.running_table import OpenedTable, RunningTable
+from vnode_backfill.job.tables.shared_work import SharedWork
+from vnode_backfill.job.tables.take_ups import TakeUps
+from vnode_backfill.words.epoch import Actor
+from vnode_backfill.words.errors import ActorError, BackfillError, StuckError
+from vnode_backfill.words.schema_change import NewCopy
+
+log = logging.getLogger(__name__)
+_LOOK_AT_LOG = timedelta(seconds=30)
+_UPKEEP_EVERY = timedelta(seconds=2)
+_LOOK_FOR_NEW = timedelta(seconds=15)
+_WAIT_SECONDS = 0.5
+_CLOSE_SECONDS = 60.0
+_END_SECONDS = 600.0
+
+
+class TablesWatcher(Protocol):
+    """Shows progress; called by the job's own loop."""
+
+    def look(self, tables: Sequence[RunningTable], aside: Mapping[str, BackfillError]) -> None: ...
+
+    def close(self, tables: Sequence[RunningTable], aside: Mapping[str, BackfillError]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobParts:
+    """What a driver of many tables works with: how a table's services are made, copied again, and opened again."""
+
+    config: Config
+    store: TablesStore
+    services: Callable[[OpenedTable], Services]
+    renew: Callable[[OpenedTable, NewCopy], OpenedTable]
+    take_up: Callable[[OpenedTable], OpenedTable]
+    look_for_new: Callable[[Sequence[str]], OpenedTables] | None
+    """Creates tables that the server has by now and the job has not; None where a job has no patterns."""
+    watch: TablesWatcher
+
+
+class TablesJob:
+    """One driver's run of a job of many tables."""
+
+    def __init__(self, parts: JobParts, opened: Sequence[OpenedTable], aside: Mapping[str, BackfillError]) -> None:
+        self._parts, self._store = parts, parts.store
+        self._happened = threading.Event()
+        self._ended = threading.Event()
+        services = [parts.services(table) for table in opened]
+        self._tools = DriverTools.open(services[0], many=True)
+        self._shared = SharedWork(parts.config, parts.store, self._tools)
+        self.tables = [self._running(table, each) for table, each in zip(opened, services, strict=True)]
+        self.aside = dict(aside)
+        """Tables that could not be opened, or not be copied again, with the reason."""
+        self._renewing: dict[str, threading.Thread] = {}
+        self._renewed: list[tuple[RunningTable, OpenedTable | BackfillError]] = []
+        self._added: list[OpenedTables] = []
+        self._stop_asked = self._signalled = False
+        self._take_ups = TakeUps()
+
+    def run(self, until: Until) -> None:
+        """Run to the end of every table."""
+        with self._signals(), self._background():
+            self._look_for_requests()
+            for table in self.tables:
+                table.run.take_waiting()
+                table.run.happen(Started())
+            while not self._has_ended():
+                self._shared.begin(self.tables)
+                self._happened.wait(_WAIT_SECONDS)
+                self._happened.clear()
+                self._take_all()
+                if self._signalled or (until is Until.LIVE and self._is_up_to_date()):
+                    self.ask_to_stop()
+                self._parts.watch.look(self.tables, self.aside)
+        self._close()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._tools.spark.stopping.is_set()
+
+    @property
+    def leaves_tasks(self) -> bool:
+        return any(table.performer.leaves_tasks for table in self.tables)
+
+    def ask_to_stop(self) -> None:
+        """Stop all tables at one offset; asking again changes nothing."""
+        self._tools.spark.stopping.set()
+        if self._stop_asked:
+            return
+        self._stop_asked = self._shared.stopping = True
+        for table in self.tables:
+            table.run.ask_to_stop()
+            table.performer.wake()
+        self._shared.wake()
+
+    def _running(self, table: OpenedTable, services: Services) -> RunningTable:
+        return RunningTable(table, services, self._tools, self._shared.carry_out, self._happened.set)
+
+    def _take_all(self) -> None:
+        for table in self.tables:
+            table.run.take_waiting()
+        self._put_renewed()
+        self._put_added()
+        for table in self.tables:
+            if table.run.has_stopped and isinstance(table.run.ending, NewCopy) and not self._stop_asked:
+                self._renew(table, table.run.ending)
+        for table in self.tables:
+            if not table.run.has_stopped or self._stop_asked or table.name in self._renewing:
+                continue
+            if self._take_ups.take(table.name):
+                self._reopen(table, partial(self._parts.take_up, table.table))
+
+    def _is_up_to_date(self) -> bool:
+        return not self._renewing and all(table.run.has_stopped or table.run.is_up_to_date for table in self.tables)
+
+    def _has_ended(self) -> bool:
+        return not self._renewing and all(table.run.has_stopped for table in self.tables)
+
+    def _renew(self, table: RunningTable, ending: NewCopy) -> None:
+        """Begin a new copy of a table, beside the others."""
+        if table.name not in self._renewing and table.name not in self.aside:
+            self._reopen(table, partial(self._parts.renew, table.table, ending))
+
+    def _reopen(self, table: RunningTable, opened: Callable[[], OpenedTable]) -> None:
+        """Open a table that has stopped again, beside the others."""
+
+        def work() -> None:
+            self._renewed.append((table, self._opened_again(table, opened)))
+            self._happened.set()
+
+        self._shared.forget(table)
+        self._renewing[table.name] = thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+
+    def _opened_again(self, table: RunningTable, opened: Callable[[], OpenedTable]) -> OpenedTable | BackfillError:
+        """What may pass is tried again, as often and as long as an epoch is.
+
+        Nothing of the run before may still be at work: it has the same generation, so that the target would take what
+        it writes late.
+        """
+        limits, attempt = self._parts.config.limits, 0
+        if not table.performer.has_ended(_END_SECONDS):
+            return StuckError(
+                f"what was begun for {table.name} has not ended after {_END_SECONDS:.0f} s",
+                hint="Stop the job and run it again.",
+            )
+        while True:
+            try:
+                table.services.sink.close()
+                return opened()
+            except BackfillError as error:
+                attempt += 1
+                if not error.retryable or attempt > limits.retries or self._ended.wait(limits.pause(attempt)):
+                    return error
+            except Exception as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
+                return ActorError(f"the table could not be opened again: {type(error).__name__}", detail=str(error))
+
+    def _put_renewed(self) -> None:
+        while self._renewed:
+            old, found = self._renewed.pop()
+            self._renewing.pop(old.name, None)
+            table = found if isinstance(found, BackfillError) else self._begun(found)
+            if isinstance(table, BackfillError):
+                log.warning("table set aside table=%s error=%s", old.name, table.message)
+                self.aside[old.name] = table
+                continue
+            self.aside.pop(old.name, None)
+            self.tables[self.tables.index(old)] = table
+            self._start(table)
+
+    def _begun(self, opened: OpenedTable) -> RunningTable | BackfillError:
+        """A table that was opened while the job runs, or why its target cannot be opened."""
+        try:
+            return self._running(opened, self._parts.services(opened))
+        except BackfillError as error:
+            return error
+
+    def _start(self, table: RunningTable) -> None:
+        table.run.happen(Started())
+        if self._stop_asked or self._shared.stopping:
+            table.run.ask_to_stop()
+
+    def _look_for_new(self) -> None:
+        """Create tables that appeared since, beside the others. One that is refused is tried again by the next run."""
+        look = self._parts.look_for_new
+        if look is None or self.is_stopping:
+            return
+        known = [*(table.name for table in tuple(self.tables)), *self.aside]
+        try:
+            self._added.append(look(known))
+        except BackfillError as error:
+            # Whatever it is, the tables that the job has are not concerned. It is looked at again.
+            log.warning("new tables cannot be looked for error=%s", error.message)
+        self._happened.set()
+
+    def _put_added(self) -> None:
+        while self._added:
+            found = self._added.pop()
+            self.aside.update(found.aside)
+            for opened in found.tables:
+                table = self._begun(opened)
+                if isinstance(table, BackfillError):
+                    self.aside[opened.name] = table
+                    continue
+                log.info("table added table=%s", opened.name)
+                self.tables.append(table)
+                self._start(table)
+
+    def _close(self) -> None:
+        for table in self.tables:
+            table.performer.close()
+        try:
+            self._note_aside()
+        except BackfillError as error:
+            log.warning("tables that are set aside cannot be noted error=%s", error.message)
+        self._parts.watch.close(self.tables, self.aside)
+        self._shared.close()
+        self._tools.close()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            # Nothing more: the loop may be interrupted while it holds the lock that waking it needs.
+            self._signalled = True
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def _background(self) -> Iterator[None]:
+        """Renew the lease, look for requests and look after the targets, apart from the loop."""
+        config, any_services = self._parts.config, self.tables[0].services
+        works = [
+            (config.state.lease / 3, self._store.renew),
+            (timedelta(seconds=1), self._look_for_requests),
+            (timedelta(seconds=5), self._measure),
+            (_LOOK_AT_LOG, self._measure_source),
+            (timedelta(seconds=1), self._note_aside),
+        ]
+        if self._parts.look_for_new is not None:
+            works.append((_LOOK_FOR_NEW, self._look_for_new))
+        if any_services.jvm is not None:
+            works.append((timedelta(seconds=0.5), self._check_spark))
+        if any_services.throttle is not None and any_services.throttle.has_checks:
+            self._check_throttle()
+            works.append((config.limits.throttle.every, self._check_throttle))
+        threads = [threading.Thread(target=self._repeat, args=work, daemon=True) for work in works]
+        upkeep = [
+            threading.Thread(target=self._repeat, args=(_UPKEEP_EVERY, work), daemon=True)
+            for work in (self._keep_up, self._tidy)
+        ]
+        for thread in (*threads, *upkeep):
+            thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            for thread in threads:
+                thread.join(_CLOSE_SECONDS)
+            # A sweep or a checkpoint cannot be broken off, and nothing is lost if the process ends in it.
+            for thread in upkeep:
+                thread.join(timeout=2)
+
+    def _repeat(self, every: timedelta, work: Callable[[], object]) -> None:
+        while not self._ended.wait(every.total_seconds()):
+            try:
+                work()
+            except BackfillError as error:
+                if not error.retryable:
+                    self._fail_all(error)
+                log.warning("%s failed error=%s", getattr(work, "__name__", work), error.message)
+            except Exception:
+                # A fault of ours. What is done again and again must go on all the same: the lease is renewed here.
+                log.exception("%s failed", getattr(work, "__name__", work))
+
+    def _fail_all(self, error: BackfillError) -> None:
+        """What trying again cannot help ends every table: a lost lease, a lost JVM."""
+        for table in self.tables:
+            coordinator = table.run.coordinator
+            if not coordinator.is_failing and not table.run.has_stopped:
+                table.barriers.notify_failure(Actor.DRIVER, coordinator.attempt, error)
+
+    def _check_spark(self) -> None:
+        jvm = self.tables[0].services.jvm
+        if jvm is not None and jvm.lost is not None and not self.is_stopping:
+            raise jvm.lost
+
+    def _keep_up(self) -> None:
+        self._each(lambda table: table.run.keep_up(partial(self._goes_on, table)))
+
+    def _tidy(self) -> None:
+        """Look after the targets that were committed to since."""
+
+        def tidy(table: RunningTable) -> None:
+            revision = table.run.coordinator.saved.revision
+            if revision != table.tidied:
+                table.run.tidy()
+                table.tidied = revision
+
+        self._each(tidy)
+
+    def _each(self, work: Callable[[RunningTable], None]) -> None:
+        """Do it for every table that runs; what fails for one is tried again at the next turn."""
+        for table in tuple(self.tables):
+            if table.run.has_stopped or self._ended.is_set():
+                continue
+            try:
+                work(table)
+            except BackfillError as error:
+                log.warning("upkeep failed table=%s error=%s", table.name, error.message)
+
+    def _goes_on(self, table: RunningTable) -> bool:
+        return not (self._stop_asked or table.run.coordinator.stopping or self._ended.is_set())
+
+    def _check_throttle(self) -> None:
+        services = self.tables[0].services
+        if services.throttle is None:
+            return
+        found = services.throttle.reason(self._tools.source)
+        self._shared.throttled_by = found.sentence if found else ""
+        for table in self.tables:
+            table.performer.seen.throttled_by = self._shared.throttled_by
+        if found:
+            every = self._parts.config.limits.throttle.every.total_seconds()
+            services.metrics.observe_throttled(found.label, every)
+
+    def _measure(self) -> None:
+        def measure(table: RunningTable) -> None:
+            seen = table.performer.seen
+            if table.run.coordinator.saved.changed is not None or seen.buffer_bytes is None:
+                seen.buffer_bytes = table.services.buffer.size().bytes
+
+        self._each(measure)
+
+    def _measure_source(self) -> None:
+        held = self._tools.source.held_log()
+        for table in self.tables:
+            table.performer.seen.held_log = held
+
+    def _note_aside(self) -> None:
+        """So that `status` knows it without a driver."""
+        self._store.note_aside(self.aside)
+
+    def _look_for_failed(self) -> None:
+        """Find tables that have failed and are asked to continue; the loop opens them again, once per request."""
+        stopped = [table for table in tuple(self.tables) if table.run.has_stopped]
+        failed = [table for table in stopped if table.run.failure is not None or table.name in self.aside]
+        found = self._store.unacknowledged({table.name: table.run.coordinator.saved for table in failed})
+        for name, asked in found.items():
+            if self._take_ups.ask(name, asked):
+                self._happened.set()
+
+    def _look_for_requests(self) -> None:
+        tables = [table for table in tuple(self.tables) if not table.run.has_stopped]
+        found = self._store.unacknowledged({table.name: table.run.coordinator.saved for table in tables})
+        stops = [name for name, asked in found.items() if any(each.kind is RequestKind.STOP for each in asked)]
+        if tables and len(stops) == len(tables):
+            self._tools.spark.stopping.set()
+            self._shared.stopping = True
+        for table in tables:
+            if table.run.hear(found.get(table.name, ())):
+                table.performer.wake()
+                self._shared.wake()
+        self._look_for_failed()
