@@ -123,14 +123,14 @@ class SharedWork:
                 with self._lock:
                     self._asking[table.name] = _Order(table, action, committed)
             case CommitEpoch():
-                self._gathered.commits.append(_Order(table, action, committed))
+                self._gathered.commits = _instead(self._gathered.commits, _Order(table, action, committed))
             case BufferChanges():
-                self._gathered.logs.append(_Order(table, action, committed))
+                self._gathered.logs = _instead(self._gathered.logs, _Order(table, action, committed))
             case ReadRanges(barrier=barrier) if not committed.intent.ordinals:
                 table.performer.ranges.finish(NOTHING_TO_READ, LanesRead())
                 table.barriers.collect(Actor.SNAPSHOT, barrier, RangesRead(barrier.epoch, (), barrier.attempt))
             case ReadRanges():
-                self._gathered.ranges.append(_Order(table, action, committed))
+                self._gathered.ranges = _instead(self._gathered.ranges, _Order(table, action, committed))
             case MergeEpoch(barrier=barrier) if not table.may_hold_changes(action):
                 table.barriers.collect(Actor.MERGE, barrier, EpochMerged(barrier.epoch, 0, barrier.attempt))
             case TrimBuffer() if not table.may_trim():
@@ -411,6 +411,11 @@ def cut_of(tables: Sequence[RunningTable], states: Mapping[str, BackfillState], 
 
 _DONE: Future[None] = Future()
 _DONE.set_result(None)
+
+
+def _instead(waiting: list[_Order[Ordered]], order: _Order[Ordered]) -> list[_Order[Ordered]]:
+    """What waits, with this order in place of an earlier one of its table: that one's attempt is over."""
+    return [*(each for each in waiting if each.table is not order.table), order]
 
 
 def _nothing_read(tables: int) -> list[TableOutcome]:
