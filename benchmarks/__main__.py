@@ -18,9 +18,12 @@ import yaml
 
 from benchmarks import points
 from benchmarks.bench import COLUMNS, TABLE, Bench, Traffic
-from benchmarks.commits import commits
+from benchmarks.driver.commands import commands, verify
+from benchmarks.driver.commits import commits
+from benchmarks.driver.scale import scale
 from benchmarks.following import catchup, epoch
 from benchmarks.live.case import following
+from benchmarks.peers.case import peers
 from benchmarks.results import Figure, Results
 from benchmarks.snapshots import growth, planning, snapshot, writer
 from benchmarks.source import private_source
@@ -35,16 +38,24 @@ CASES: dict[str, Callable[[Bench], list[Figure]]] = {
     "catchup": catchup,
     "following": following,
     "commits": commits,
+    "verify": verify,
+    "commands": commands,
+    "scale": scale,
     "iotdb": points.iotdb,
+    "peers": peers,
 }
-_OWN_TABLE = {"following", "commits", "iotdb"}
+_PEERS = "peers"
+"""Sets other tools up first, so it runs only if it is asked for."""
+_OWN_TABLE = {"following", "commits", "commands", "scale", "iotdb"}
 """Cases that make a table of their own, and warm up by themselves."""
 _WARM_UP_ROWS = 20_000
 
 
 def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
-    names = arguments.only.split(",") if arguments.only else list(CASES)
+    names = arguments.only.split(",") if arguments.only else [name for name in CASES if name != _PEERS]
+    if arguments.peers:
+        names = [_PEERS] if not arguments.only else [*names, *([] if _PEERS in names else [_PEERS])]
     unknown = [name for name in names if name not in CASES]
     if unknown:
         print(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}", file=sys.stderr)
@@ -55,7 +66,7 @@ def main(argv: list[str]) -> int:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(results.table())
-    results.store(arguments.out or _document(arguments.rows, names if arguments.only else []))
+    results.store(arguments.out or _document(arguments.rows, names if arguments.only or arguments.peers else []))
     return 0
 
 
@@ -106,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/benchmark", description="how fast the job is, beside a plain copy")
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the table (default: 2000000)")
     parser.add_argument("--rounds", type=int, default=3, help="how often each side runs, in turns (default: 3)")
+    parser.add_argument("--peers", action="store_true", help="run other tools on the same table, beside the job")
     parser.add_argument("--only", metavar="CASES", help=f"some of {','.join(CASES)} (default: all)")
     parser.add_argument(
         "--out", type=Path, help="the JSON document (default: benchmarks/results/[CASES-]ROWS-rows.json)"

@@ -12,7 +12,7 @@ from benchmarks.bench import Bench, lake_count_and_sums
 from benchmarks.process_tree import Cpu
 from benchmarks.recorder import Mark
 from benchmarks.results import Figure, figure
-from benchmarks.runs import Job, JobRun, RunFailedError, read_marks, start
+from benchmarks.runs import Job, JobRun, RunFailedError, memory_figures, read_marks, start
 from consume_upstream.log.offset import CdcOffset
 from consume_upstream.upstream_table import UpstreamTable
 from devkit.object_store import ObjectStore
@@ -132,7 +132,7 @@ def catchup(bench: Bench) -> list[Figure]:
         *[each for name, stage in stages.items() for each in _stage_figures(name, rows, stage)],
         figure("catchup", "decoded, buffered and merged", [rows / seconds], "rows/s", note=f"{rows:,} inserted rows"),
         figure("catchup", "whole process", [run.spent.whole_seconds], "s"),
-        figure("catchup", "peak memory", [run.spent.peak_rss_bytes / 1024**2], "MB"),
+        *memory_figures("catchup", "job", [run.spent]),
     ]
 
 

@@ -21,7 +21,7 @@ from iotdb.utils.NumpyTablet import NumpyTablet
 from benchmarks.bench import Bench
 from benchmarks.process_tree import process_cpu_seconds
 from benchmarks.results import Figure, figure
-from benchmarks.runs import JobRun, RunFailedError
+from benchmarks.runs import JobRun, RunFailedError, memory_figures
 from devkit.iotdb import Heaps, IotdbServer
 from devkit.waiting import wait_for
 
@@ -96,9 +96,7 @@ def _costs(jobs: Sequence[JobRun], jobs_cpu: Sequence[float], loops: Sequence[Lo
         figure(_CASE, "job, CPU of workers", [run.spent.cpu.workers for run in jobs], "CPU-s"),
         figure(_CASE, "job, CPU of source", [run.spent.server_cpu for run in jobs], "CPU-s"),
         figure(_CASE, "job, CPU of IoTDB", jobs_cpu, "CPU-s"),
-        figure(
-            _CASE, "job, peak memory", [run.spent.peak_rss_bytes / 2**20 for run in jobs], "MB", note="without servers"
-        ),
+        *memory_figures(_CASE, "job without servers", [run.spent for run in jobs]),
     ]  # fmt: skip
 
 

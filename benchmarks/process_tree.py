@@ -3,7 +3,7 @@
 It reads /proc while the process runs, because a worker that has ended cannot be asked. Its last sample counts, so up to
 one sampling interval of each ended process is missing. Memory is the sum of all resident sets; pages that forked
 workers share are counted once per process, so the figure is an upper bound. The proportional sum, which divides such
-pages among those that share them, is exact but costs the kernel a walk over all pages, so it is taken only if asked for.
+pages among those that share them, is exact but costs the kernel a walk over all pages, so it is taken once a second.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,6 +19,7 @@ from typing import Self
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _SAMPLE_SECONDS = 0.1
+_PROPORTIONAL_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +134,11 @@ class Metered:
         self._thread.join()
 
     def _run(self) -> None:
-        self._meter.sample()
-        while not self._ended.wait(_SAMPLE_SECONDS):
-            self._meter.sample()
+        samples = count()
+        while True:
+            self._meter.sample(proportional=next(samples) % _PROPORTIONAL_EVERY == 0)
+            if self._ended.wait(_SAMPLE_SECONDS):
+                return
 
 
 def _all_processes() -> list[_Process]:

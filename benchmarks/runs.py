@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +21,13 @@ from typing import IO
 
 from benchmarks.process_tree import Cpu, Metered
 from benchmarks.recorder import Mark
+from benchmarks.results import Figure, figure
 from benchmarks.source import DATABASE, Source
 from devkit.spark import REPOSITORY
 
 DRIVER_MEMORY = "2g"
 _END_SECONDS = 600
+_MEGABYTE = 1024 * 1024
 
 
 class RunFailedError(Exception):
@@ -40,7 +42,19 @@ class Spent:
     cpu: Cpu
     server_cpu: float
     peak_rss_bytes: int
+    peak_pss_bytes: int
+    """With pages that processes share counted once."""
     output: str
+
+
+def memory_figures(case: str, who: str, spent: Sequence[Spent], goal: str = "") -> list[Figure]:
+    """The peak of what the processes held, with shared pages counted once per process, and once."""
+    resident = [each.peak_rss_bytes / _MEGABYTE for each in spent]
+    proportional = [each.peak_pss_bytes / _MEGABYTE for each in spent]
+    return [
+        figure(case, f"{who}, peak memory", resident, "MB", note="shared pages once per process"),
+        figure(case, f"{who}, peak memory", proportional, "MB", goal=goal, note="shared pages once"),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +119,8 @@ class Job:
     settings: Mapping[str, object]
     sink: Mapping[str, object] = field(default_factory=dict)
     """Further keys of `sink.delta`."""
+    tables: tuple[str, ...] = ()
+    """For a job of many tables: their names, in place of `table`."""
 
     @property
     def lake(self) -> Path:
@@ -133,16 +149,19 @@ class Job:
         return [*recorder, "--", "run", "--config", str(self.config), "--quiet", *flags]
 
     def _settings(self) -> dict[str, object]:
-        mysql = {"host": "127.0.0.1", "port": self.source.port, "user": "root", "database": DATABASE}
+        mysql = {"host": "127.0.0.1", "port": self.source.port, "user": "root"}
         return {
             "job": "bench",
-            "mysql": {**mysql, "table": self.table},
-            "sink": {"delta": {"path": str(self.lake), **self.sink}},
+            "mysql": {**mysql, **self._tables()},
+            "sink": {"delta": {"path": f"{self.lake}/{{table}}" if self.tables else str(self.lake), **self.sink}},
             "state": {"path": str(self.folder / "state")},
             "ui": {"port": 0},
             "spark": {"spark.ui.enabled": "false", "spark.driver.memory": DRIVER_MEMORY},
             **self.settings,
         }
+
+    def _tables(self) -> dict[str, object]:
+        return {"tables": list(self.tables)} if self.tables else {"database": DATABASE, "table": self.table}
 
 
 def plain_copy(source: Source, folder: Path, table: str) -> CopyRun:
@@ -151,7 +170,7 @@ def plain_copy(source: Source, folder: Path, table: str) -> CopyRun:
     began = time.monotonic()
     spent = run_metered(
         source,
-        ["-m", "benchmarks.plain_copy", "--port", str(source.port), "--database", DATABASE, "--table", table,
+        ["-m", "benchmarks.peers.plain_copy", "--port", str(source.port), "--database", DATABASE, "--table", table,
          "--key-range", str(low), str(high), "--memory", DRIVER_MEMORY, "--copies", "2", "--folder", str(folder)],
     )  # fmt: skip
     told = json.loads(spent.output.strip().splitlines()[-1])
@@ -171,15 +190,29 @@ def read_marks(path: Path) -> tuple[Mark, ...]:
 
 def run_metered(source: Source, arguments: Sequence[str]) -> Spent:
     """Run Python with these arguments to its end, which must be a good one."""
+    return _metered(source, arguments, start)
+
+
+def run_program(source: Source, words: Sequence[str]) -> Spent:
+    """Run a program of somebody else's to its end, which must be a good one."""
+    return _metered(source, words, _start_program)
+
+
+def _metered(source: Source, words: Sequence[str], begin: Callable[[Sequence[str]], subprocess.Popen[str]]) -> Spent:
     began, server = time.monotonic(), source.cpu_seconds
-    process = start(arguments)
+    process = begin(words)
     with Metered(process.pid) as meter:
         output, _ = process.communicate()
     whole = time.monotonic() - began
     if process.returncode != 0:
-        raise RunFailedError(f"{' '.join(arguments)} ended with {process.returncode}:\n{output[-6000:]}")
+        raise RunFailedError(f"{' '.join(words)} ended with {process.returncode}:\n{output[-6000:]}")
     usage = meter.usage
-    return Spent(whole, usage.cpu, source.cpu_seconds - server, usage.peak_rss_bytes, output)
+    spent = source.cpu_seconds - server
+    return Spent(whole, usage.cpu, spent, usage.peak_rss_bytes, usage.peak_pss_bytes, output)
+
+
+def _start_program(words: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 @contextmanager

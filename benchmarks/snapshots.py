@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from benchmarks.bench import TABLE, Bench
 from benchmarks.results import Figure, figure
-from benchmarks.runs import CopyRun, JobRun, start
+from benchmarks.runs import CopyRun, JobRun, memory_figures, start
 from benchmarks.source import DATABASE
 from devkit.waiting import wait_for
 from vnode_backfill.config.job import load_config
@@ -19,7 +19,6 @@ from vnode_backfill.snapshot.plan_questions import plan_table
 from vnode_backfill.words.key_range import SplitPlan
 from vnode_backfill.words.plan import target_rows
 
-_MEGABYTE = 1024 * 1024
 _CHANGES_PER_SECOND = 500
 
 
@@ -146,7 +145,7 @@ def _job_figures(case: str, rows: int, runs: Sequence[JobRun]) -> list[Figure]:
         figure(case, "job, CPU of JVM", [run.spent.cpu.jvm for run in runs], "CPU-s"),
         figure(case, "job, CPU of workers", [run.spent.cpu.workers for run in runs], "CPU-s"),
         figure(case, "job, CPU of server", [run.spent.server_cpu for run in runs], "CPU-s"),
-        figure(case, "job, peak memory", [run.spent.peak_rss_bytes / _MEGABYTE for run in runs], "MB"),
+        *memory_figures(case, "job", [run.spent for run in runs], goal="< 1200"),
     ]
 
 
@@ -163,7 +162,7 @@ def _copy_figures(case: str, rows: int, runs: Sequence[CopyRun]) -> list[Figure]
             case, "plain copy, CPU of client", [run.warm_cpu.total for run in runs], "CPU-s", note="warm copy alone"
         ),
         figure(case, "plain copy, CPU of server", [run.spent.server_cpu / 2 for run in runs], "CPU-s"),
-        figure(case, "plain copy, peak memory", [run.spent.peak_rss_bytes / _MEGABYTE for run in runs], "MB"),
+        *memory_figures(case, "plain copy", [run.spent for run in runs]),
     ]
 
 

@@ -75,7 +75,8 @@ class BufferNote:
 
     `visible` and `missing` decided about dropped changes; of `read` changes `kept` were not dropped; `newest` is the
     time of the newest event in seconds since 1970, 0 if there was none. `cut` is the statement before which the stretch
-    of the log ended, `passed` are those that concern the table and change nothing.
+    of the log ended, `passed` are those that concern the table and change nothing. Up to `cascaded` a change of another
+    table has changed rows of this one outside the log.
     """
 
     visible: VisibleAt
@@ -85,11 +86,12 @@ class BufferNote:
     newest: int = 0
     cut: FoundStatement | None = None
     passed: tuple[FoundStatement, ...] = ()
+    cascaded: CdcOffset | None = None
 
     def to_json(self) -> str:
         return json.dumps(
             {
-                "v": _CUT_VERSION if self.cut else _VERSION,
+                "v": _CUT_VERSION if self.cut or self.cascaded else _VERSION,
                 "visible": self.visible.position.to_json(),
                 "missing": [[transaction.gtid, transaction.start.to_json()] for transaction in self.missing],
                 "kept": self.kept,
@@ -97,6 +99,7 @@ class BufferNote:
                 "newest": self.newest,
                 **({"cut": _statement_to_json(self.cut)} if self.cut else {}),
                 **({"passed": [_statement_to_json(each) for each in self.passed]} if self.passed else {}),
+                **({"cascaded": self.cascaded.to_json()} if self.cascaded else {}),
             }
         )
 
@@ -115,6 +118,7 @@ class BufferNote:
             newest=int(stored["newest"]),
             cut=_statement_from_json(stored["cut"]) if "cut" in stored else None,
             passed=tuple(_statement_from_json(each) for each in stored.get("passed", ())),
+            cascaded=CdcOffset.from_json(stored["cascaded"]) if "cascaded" in stored else None,
         )
 
 

@@ -53,7 +53,7 @@ from vnode_backfill.words.columns import Kind, TableDefinition
 from vnode_backfill.words.errors import BackfillError, LawBrokenError
 from vnode_backfill.words.key_range import SplitPlan
 
-__all__ = ["ConsumeOrder", "UpstreamTableExecutor", "consume_together"]
+__all__ = ["ConsumeOrder", "ReaderLot", "UpstreamTableExecutor", "consume_together"]
 
 Answer = TypeVar("Answer")
 ProgressOf = Callable[[int], TaskProgress | None]
@@ -77,11 +77,18 @@ class UpstreamTableExecutor:
         self.readers, self.memory = readers, memory
         self.has_text_key = any(column.kind is Kind.STRING for column in table.definition.key_columns)
         self._writer: BufferWriter | None = None
+        self.knows_parents = True
+        """Whether the parents of the table are as they are after the last statement that was met."""
 
     def use(self, definition: TableDefinition) -> None:
         """Read and buffer by this version of the definition from now on."""
         if definition != self.table.definition:
             self.table, self._writer = self.table.with_definition(definition), None
+
+    def look_at_parents(self) -> None:
+        """Read the table's parents again where a statement may have changed one of them."""
+        if not self.knows_parents:
+            self.table, self.knows_parents = self.table.with_parents(), True
 
     @property
     def writer(self) -> BufferWriter:
@@ -121,6 +128,8 @@ class ConsumeOrder:
 
     Looking costs a listing of each buffer. The commit looks in any case, so that nothing is committed twice.
     """
+    peeks: bool = False
+    """Whether the log is only looked at: what is found is counted, and nothing is kept. That needs no intent."""
 
     def landed(self) -> BufferNote | None:
         return self.executor.buffer.landed(self.intent.epoch) if self.may_have_landed else None
@@ -129,17 +138,27 @@ class ConsumeOrder:
     def stretch(self) -> tuple[CdcOffset, CdcOffset]:
         return self.state.written, self.intent.written
 
+    def has_stretch_of(self, other: ConsumeOrder) -> bool:
+        """Whether both read the same stretch. Looks for tables at the same offset have it in common."""
+        if self.state is other.state and self.intent is other.intent:
+            return True
+        return self.stretch == other.stretch
+
     def share(self) -> TableShare:
+        self.executor.look_at_parents()
         still = _still_missing(self.intent.visible, self.state.missing)
         return TableShare(
             table=self.executor.table, plan=self.plan, marks=LazyMarks(self.state, self.plan),
             visible=self.intent.visible, prefix=still[0].start if still else None,
-            writer=self.executor.writer, epoch=self.intent.epoch,
+            writer=self.executor.writer, epoch=self.intent.epoch, peeks=self.peeks,
         )  # fmt: skip
 
     def commit(self, done: Sequence[PieceConsumed], found: Find) -> BufferNote:
         """Make the changes of the epoch visible, with a note of how far the log was read and what was dropped."""
         logged = [transaction for piece in done for transaction in piece.missing]
+        if self.peeks:
+            visible, missing = resolve(self.intent.visible, self.state.missing, logged, self.intent.written)
+            return BufferNote(visible, missing, kept=0, read=sum(piece.met for piece in done))
         cut = found(done[-1].cut) if done and done[-1].cut else None
         upto = cut.before if cut else self.intent.written
         visible, missing = resolve(self.intent.visible, self.state.missing, logged, upto)
@@ -147,37 +166,59 @@ class ConsumeOrder:
             visible=visible, missing=missing, kept=sum(piece.kept for piece in done),
             read=sum(piece.read for piece in done), newest=max((piece.newest for piece in done), default=0),
             cut=cut, passed=tuple(found(each) for piece in done for each in piece.passed),
+            cascaded=self._cascaded(done),
         )  # fmt: skip
+        # A statement may have been about a parent.
+        self.executor.knows_parents = cut is None
         receipts = [receipt for piece in done for receipt in piece.receipts]
         # Without a change to keep there is nothing to commit: the log does not change, so a repeat finds the same note,
         # and meets the same statement.
         return self.executor.buffer.commit(self.intent.epoch, receipts, note) if receipts else note
 
+    def _cascaded(self, done: Sequence[PieceConsumed]) -> CdcOffset | None:
+        found = max((piece.cascaded for piece in done if piece.cascaded is not None), default=None)
+        return None if found is None else replace(self.intent.written, number=found[0], pos=found[1], gtids="", log="")
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLot:
+    """The readers that a stretch may use: so many, from this number on. Two stretches at once have different ones."""
+
+    first: int
+    count: int
+
 
 def consume_together(
-    spark: SparkContext | None, orders: Sequence[ConsumeOrder], progress: ProgressOf = lambda _part: None
+    spark: SparkContext | None,
+    orders: Sequence[ConsumeOrder],
+    progress: ProgressOf = lambda _part: None,
+    *,
+    readers: ReaderLot | None = None,
 ) -> list[BufferNote | BackfillError]:
     """Buffer one stretch of the log for several tables, and commit each under its own epoch; an answer for each order.
+
+    `readers` are those that it may use, without it all that the job has.
 
     Demands that all have the same stretch, on one server. An error in place of a note is about that table alone:
     nothing of its epoch is known to be committed. What is wrong with the log raises; the epochs of some tables may be
     committed by then. Calling it again with the same orders reads only for those that are not.
     """
-    if len({order.stretch for order in orders}) > 1:
+    if not all(order.has_stretch_of(orders[0]) for order in orders):
         raise LawBrokenError("tables with different stretches of the log cannot be read together")
     landed = {number: _alone(order.landed, len(orders)) for number, order in enumerate(orders)}
     left = [number for number, note in landed.items() if note is None]
-    done = dict(zip(left, _consume(spark, [orders[number] for number in left], progress), strict=True))
+    lot = readers or ReaderLot(0, orders[0].executor.readers)
+    done = dict(zip(left, _consume(spark, [orders[number] for number in left], progress, lot), strict=True))
     return [landed[number] or done[number] for number in range(len(orders))]
 
 
 def _consume(
-    spark: SparkContext | None, orders: Sequence[ConsumeOrder], progress: ProgressOf
+    spark: SparkContext | None, orders: Sequence[ConsumeOrder], progress: ProgressOf, readers: ReaderLot
 ) -> list[BufferNote | BackfillError]:
     if not orders:
         return []
-    pieces = [replace(piece, progress=progress(piece.part)) for piece in _pieces(orders)]
-    run = _runner(spark, orders)
+    pieces = [replace(piece, progress=progress(piece.part)) for piece in _pieces(orders, readers)]
+    run = _runner(spark, orders, readers)
     done = run(pieces)
     _consume_again(run, pieces, done)
     counted = [_up_to_cut([piece[number] for piece in done]) for number in range(len(orders))]
@@ -204,21 +245,23 @@ def _alone(work: Callable[[], Answer], tables: int) -> Answer | BackfillError:
         return error
 
 
-def _pieces(orders: Sequence[ConsumeOrder]) -> list[LogPiece]:
+def _pieces(orders: Sequence[ConsumeOrder], readers: ReaderLot) -> list[LogPiece]:
     first, shares = orders[0].executor, tuple(order.share() for order in orders)
     return [
         LogPiece(
-            shares=shares, after=after, upto=upto, reader=number % first.readers, part=number,
+            shares=shares, after=after, upto=upto, reader=readers.first + number % readers.count, part=number,
             memory=first.memory // first.readers,
         )
         for number, (after, upto) in enumerate(first.table.log_stretches(*orders[0].stretch))
     ]  # fmt: skip
 
 
-def _runner(spark: SparkContext | None, orders: Sequence[ConsumeOrder]) -> Callable[[Sequence[LogPiece]], Consumed]:
+def _runner(
+    spark: SparkContext | None, orders: Sequence[ConsumeOrder], readers: ReaderLot
+) -> Callable[[Sequence[LogPiece]], Consumed]:
     """A short stretch is read in the driver, a long one in tasks, of which each may need a second connection."""
     first = orders[0].executor
-    tasks = first.readers // 2 if any(order.executor.has_text_key for order in orders) else first.readers
+    tasks = readers.count // 2 if any(order.executor.has_text_key for order in orders) else readers.count
     if spark and tasks and not is_short_stretch(*orders[0].stretch):
         return partial(_consume_in_spark, spark, tasks)
     return partial(_consume_here, first.lend)

@@ -6,6 +6,9 @@ is read once for all its tables. Memory is bounded for all tables together: the 
 
 A piece marks against the visible prefix *as far as it knows it*: it drops a change only if every transaction of the
 piece up to there is visible. Transactions come with the changes that need them, or before (see `SharedBatch`).
+
+Parents of a table are read as well, by the same reader, unless they are among the tables already: their changes may
+change rows of the table outside the log (`log.cascade`). A parent that cannot be read counts as one that has.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from consume_upstream.buffer import BufferWriter
 from consume_upstream.changes import changes_of
 from consume_upstream.key_order import KeyOrder, LendSession, OneSession
 from consume_upstream.log.batch import LogBatch, Transaction
+from consume_upstream.log.cascade import CascadingParent
 from consume_upstream.log.offset import CdcOffset, LoggedTransaction, Visibility, VisibleAt, VisibleGtids
 from consume_upstream.log.statement import LogCut, MetStatements, PassedStatement
 from consume_upstream.mark import LazyMarks, mark_chunk
@@ -50,6 +54,8 @@ class TableShare:
     prefix: CdcOffset | None
     writer: BufferWriter
     epoch: Epoch
+    peeks: bool = False
+    """Whether changes are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,13 @@ class PieceConsumed:
     """Why the piece was not read to its end, for no table."""
     refused: BackfillError | None = None
     """Why this table could not be read; nothing else here counts then."""
+    cascaded: tuple[int, int] | None = None
+    """File number and position of the last change of a parent that may have changed rows outside the log."""
+
+    @property
+    def met(self) -> int:
+        """How much of the log concerns the table: changes, statements, and changes of its parents."""
+        return self.read + len(self.passed) + (self.cut is not None) + (self.cascaded is not None)
 
 
 def consume_piece(piece: LogPiece, lend: LendSession | None = None) -> list[PieceConsumed]:
@@ -97,21 +110,60 @@ def consume_piece(piece: LogPiece, lend: LendSession | None = None) -> list[Piec
 
 
 def _consumed(piece: LogPiece, lend: LendSession | None) -> list[PieceConsumed]:
-    shares, met = piece.shares, [MetStatements() for _ in piece.shares]
+    shares, parents = piece.shares, _Parents(piece)
+    met = [MetStatements() for _ in parents.tables]
     first, noted = shares[0].table, _Noted(piece)
     with OneSession(first) as session, ExitStack() as orders:
         intakes = _Intakes(piece, lambda share: orders.enter_context(_order(piece, share, lend or session.lend)))
-        for number, rows in first.read_together(
-            [share.table for share in shares], piece.after, piece.upto, piece.reader, met
-        ):
+        for number, rows in first.read_together(parents.tables, piece.after, piece.upto, piece.reader, met):
             noted.take(rows.transactions)
-            if len(rows) and met[number].error is None:
+            parents.take(number, rows)
+            if number < len(shares) and len(rows) and met[number].error is None:
                 intakes.take(number, rows, noted.of(shares[number].visible), met[number])
-    return [intakes.consumed(number, noted.of(share.visible), met[number]) for number, share in enumerate(shares)]
+    consumed = [intakes.consumed(number, noted.of(share.visible), met[number]) for number, share in enumerate(shares)]
+    return [replace(each, cascaded=parents.cascaded(number, met)) for number, each in enumerate(consumed)]
 
 
 def _order(piece: LogPiece, share: TableShare, lend: LendSession) -> KeyOrder:
     return KeyOrder(share.table, share.plan, lend, sharers=len(piece.shares))
+
+
+class _Parents:
+    """Looks at the changes of the tables' parents. `tables` are those of the piece, and then parents that are not."""
+
+    def __init__(self, piece: LogPiece) -> None:
+        self.tables = [share.table for share in piece.shares]
+        self._upto = piece.upto.order
+        self._children: dict[int, list[tuple[int, CascadingParent]]] = {}
+        """By the number of a table, those that it is a parent of."""
+        self._found: dict[int, tuple[int, int]] = {}
+        numbers = {(t.definition.database, t.definition.table): number for number, t in enumerate(self.tables)}
+        for child, share in enumerate(piece.shares):
+            for parent in share.table.parents:
+                if parent.name not in numbers:
+                    numbers[parent.name] = len(self.tables)
+                    self.tables.append(share.table.parent(parent))
+                self._children.setdefault(numbers[parent.name], []).append((child, parent))
+
+    def take(self, number: int, rows: LogBatch) -> None:
+        for child, parent in self._children.get(number, ()) if len(rows) else ():
+            last = parent.last_cascade(rows)
+            if last is not None:
+                self._found[child] = max(self._found.get(child, (0, 0)), (rows.file, last))
+
+    def cascaded(self, child: int, met: Sequence[MetStatements]) -> tuple[int, int] | None:
+        """Where the last change was found that may have changed rows of this table."""
+        watched = [number for number, of in self._children.items() if any(each == child for each, _ in of)]
+        if any(_ends_before(met[number], met[child]) for number in watched if number != child):
+            return self._upto
+        return self._found.get(child)
+
+
+def _ends_before(parent: MetStatements, child: MetStatements) -> bool:
+    """Whether some of the parent's changes were not seen in the stretch that is read of its child."""
+    if parent.error is not None:
+        return True
+    return parent.cut is not None and (child.cut is None or parent.cut.start < child.cut.start)
 
 
 class _Noted:
@@ -120,12 +172,21 @@ class _Noted:
     def __init__(self, piece: LogPiece) -> None:
         self._upto = piece.upto
         self._known: list[tuple[Visibility, Missing]] = []
+        self._same: dict[int, Missing] = {}
+        """The same by identity: most tables share one sample, and comparing sets of transactions takes long."""
         for share in piece.shares:
-            if not any(known == share.visible for known, _ in self._known):
-                self._known.append((share.visible, {}))
+            if id(share.visible) not in self._same:
+                self._same[id(share.visible)] = self._of_equal(share.visible)
 
     def of(self, visible: Visibility) -> Missing:
-        return next(missing for known, missing in self._known if known == visible)
+        return self._same[id(visible)]
+
+    def _of_equal(self, visible: Visibility) -> Missing:
+        for known, missing in self._known:
+            if known == visible:
+                return missing
+        self._known.append((visible, {}))
+        return self._known[-1][1]
 
     def take(self, transactions: Sequence[Transaction]) -> None:
         for visible, missing in self._known:
@@ -180,11 +241,15 @@ class _Intakes:
     def __init__(self, piece: LogPiece, order: Callable[[TableShare], KeyOrder]) -> None:
         self._piece, self._order = piece, order
         self._of_table: dict[int, _Intake] = {}
+        self._peeked: dict[int, int] = {}
         self._read = self._bytes = 0
 
     def take(self, number: int, rows: LogBatch, missing: Missing, met: MetStatements) -> None:
         """Take changes of a table in; what fails for good there is the table's error."""
         share = self._piece.shares[number]
+        if share.peeks:
+            self._peeked[number] = self._peeked.get(number, 0) + len(rows)
+            return
         intake = self._of_table.get(number)
         if intake is None:
             intake = self._of_table[number] = _Intake(share, self._order(share))
@@ -218,7 +283,7 @@ class _Intakes:
         logged = tuple(each for each in missing.values() if met.cut is None or each.start.order <= met.cut.start)
         intake = self._of_table.get(number)
         if intake is None:
-            return PieceConsumed((), 0, 0, logged, 0, met.cut, tuple(met.passed))
+            return PieceConsumed((), 0, self._peeked.get(number, 0), logged, 0, met.cut, tuple(met.passed))
         intake.write(self._piece.part)
         return PieceConsumed(
             tuple(intake.receipts), intake.kept, intake.read, logged, intake.newest, met.cut, tuple(met.passed)

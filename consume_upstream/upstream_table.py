@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from consume_upstream.log.cascade import CascadingParent
 from consume_upstream.log.offset import CdcOffset, Visibility
 from consume_upstream.log.source_log import SourceLog
 from consume_upstream.log.statement import FoundStatement, LogCut, MetStatements, PassedStatement
@@ -32,7 +33,7 @@ from vnode_backfill.words.columns import Column, TableDefinition
 from vnode_backfill.words.key import Key
 from vnode_backfill.words.key_range import Bound, KeyRange
 from vnode_backfill.words.plan import TableFacts
-from vnode_backfill.words.schema_change import RowsOfPartitions, StatementOutcome
+from vnode_backfill.words.schema_change import CreatedTable, RowsOfPartitions, StatementOutcome
 
 if TYPE_CHECKING:
     from consume_upstream.log.batch import LogBatch, SharedBatch
@@ -325,6 +326,19 @@ class UpstreamTable(UpstreamLog, Protocol):
         ...
 
     @property
+    def parents(self) -> tuple[CascadingParent, ...]:
+        """The tables whose changes change rows of this one outside the log, as they were when they were read."""
+        ...
+
+    def with_parents(self) -> Self:
+        """The same table, with its parents as they are now."""
+        ...
+
+    def parent(self, parent: CascadingParent) -> Self:
+        """One of the parents as a table whose log can be read."""
+        ...
+
+    @property
     def server(self) -> str:
         """The server whose log the offsets are of; positions of one mean nothing on another."""
         ...
@@ -370,7 +384,18 @@ class UpstreamTable(UpstreamLog, Protocol):
         """
         ...
 
+    def created_since(self, after: CdcOffset) -> CreatedTable | None:
+        """The table as its creation has left it, where the log after an offset shows that; None if it does not.
+
+        Everything that the table holds is in the log after its creation.
+        """
+        ...
+
     def estimated_size(self) -> TableSize: ...
+
+    def unordered_key(self) -> str:
+        """Why keys of the table cannot be ordered outside the database; empty if they can."""
+        ...
 
     def check_walkable(self) -> None:
         """Refuse a key whose place cannot be given to the database exactly."""

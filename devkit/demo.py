@@ -1,9 +1,9 @@
 """Shows the whole product in a few minutes: live traffic, a kill -9 in the middle, and a comparison at the end.
 
-It starts a private MySQL (or MariaDB), fills a table and starts a writer. It runs the job into a local lake, kills it
-in the middle and starts it again. When the job is live the table gets a column and an index, under the writer. When the
-lake has followed it stops the writer and the job, and compares source and lake.
-Everything it started is gone when it ends; the lake stays.
+It starts a private MySQL (or MariaDB) with a shop of five tables, and a writer whose transactions span them. One job
+copies all tables into a local lake. It is killed in the middle and started again. When all tables are live one of them
+gets a column and an index, under the writer. When the lake has followed the writer and the job are stopped, and every
+row of every table is compared. Everything that was started is gone at the end; the lake stays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
-from devkit.orders import create_orders_table
+from devkit.shop.tables import KEYS, create_shop, rows_of_tables
 from devkit.waiting import wait_for
 from vnode_backfill.commands.status import read_report
 from vnode_backfill.config.job import Config, load_config
@@ -42,6 +42,7 @@ class Demo:
     def __init__(self, server: SqlServer, folder: Path, rows: int, rate: int) -> None:
         self._server, self._folder, self._rows, self._rate = server, folder, rows, rate
         self._took: list[tuple[str, float]] = []
+        self._job: subprocess.Popen[bytes] | None = None
         self._environment = {
             **os.environ,
             "DEMO_MYSQL_PORT": str(server.port),
@@ -51,11 +52,20 @@ class Demo:
         }
 
     def run(self) -> int:
+        """Show everything; a job that is still at work when something went wrong is ended."""
+        try:
+            return self._shown()
+        finally:
+            if self._job is not None and self._job.poll() is None:
+                self._job.kill()
+                self._job.wait()
+
+    def _shown(self) -> int:
         self._fill()
         with self._writer():
             with self._timed("snapshot, killed with -9 in the middle"):
                 self._run_and_kill()
-            with self._timed("resumed and live"):
+            with self._timed("resumed, and all tables live"):
                 job = self._start()
                 self._wait(job, self._is_live)
             with self._timed("a column and an index added, followed by the lake"):
@@ -65,25 +75,30 @@ class Demo:
             job.send_signal(signal.SIGTERM)
             if job.wait() != 0:
                 return self._failed("run", job.returncode)
-        with self._timed("verify"):
+        self._command("cut")
+        with self._timed("every row of every table compared"):
             code = self._command("verify")
         self._summary()
         return code
 
     def _fill(self) -> None:
-        with self._timed(f"table of {self._rows:,} rows"), self._server.connect() as connection:
-            with connection.cursor() as cursor:
-                cursor.execute("CREATE DATABASE shop")
-            create_orders_table(connection, self._rows, 1, database="shop", key_step=3)
+        counts = rows_of_tables(self._rows)
+        with self._timed(f"a shop of {len(counts)} tables"), self._server.connect() as connection:
+            create_shop(connection, self._rows)
+        say(
+            f"a shop of {sum(counts.values()):,} rows: {', '.join(f'{name} {rows:,}' for name, rows in counts.items())}"
+        )
 
     @contextmanager
     def _writer(self) -> Iterator[None]:
         command = [
-            sys.executable, "-m", "devkit.writer", "--port", str(self._server.port), "--database", "shop",
+            sys.executable, "-m", "devkit.shop.writer", "--port", str(self._server.port), "--database", "shop",
             "--rate", str(self._rate), "--seed", "7",
         ]  # fmt: skip
         writer = subprocess.Popen(command, cwd=ROOT, env=self._environment, stdout=subprocess.PIPE, text=True)
-        say(f"a writer changes about {self._rate} rows a second: inserts, updates, deletes, key changes, key swaps")
+        say(
+            f"a writer changes about {self._rate} rows a second: orders with lines, stock, customer and event in one transaction"
+        )
         try:
             yield
         finally:
@@ -105,7 +120,7 @@ class Demo:
                 cursor.execute(statement)
 
     def _has_followed(self) -> bool:
-        report = read_report(self._config())
+        report = read_report(self._config(), ["shop.orders"])
         seen = report.definition
         if seen is None or len(seen.statements) < len(STATEMENTS):
             return False
@@ -114,7 +129,8 @@ class Demo:
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "vnode_backfill", "run", "--config", str(CONFIG)]
         say("$ vnode-backfill run --config conf/local.yaml")
-        return subprocess.Popen(command, cwd=ROOT, env=self._environment)
+        self._job = subprocess.Popen(command, cwd=ROOT, env=self._environment)
+        return self._job
 
     def _command(self, name: str) -> int:
         say(f"$ vnode-backfill {name} --config conf/local.yaml")
@@ -152,15 +168,15 @@ class Demo:
         return code or 1
 
     def _summary(self) -> None:
-        lake = self._folder / "orders"
         say("")
         for name, seconds in self._took:
             say(f"{seconds:7.1f} s  {name}")
         say(f"{sum(seconds for _, seconds in self._took):7.1f} s  in all")
         say("")
-        say(f"The lake is in {lake}. Look into it with:")
+        say(f"The lake is in {self._folder}: {', '.join(KEYS)}. Look into it with:")
         say(
-            f"  .venv/bin/python -c \"from devkit.lake import read_lake; print(read_lake('{lake}').slice(0, 5).to_pandas())\""
+            '  .venv/bin/python -c "from devkit.lake import read_lake; '
+            f"print(read_lake('{self._folder / 'orders'}').slice(0, 5).to_pandas())\""
         )
 
 

@@ -1,13 +1,13 @@
 """Takes the pictures of the progress page in `docs/` from a real job: `python -m devkit.pictures docs`.
 
-Starts a private MySQL, fills a table and lets a writer loose on it. A job copies the table while a headless Chromium
-has its page open. An operator raises the rate and the number of workers in the middle. Each picture is taken when the
-page shows its moment:
+Starts a private MySQL with a shop of five tables and lets a writer loose on it. A job copies all of them while a
+headless Chromium has its page open. An operator raises the rate and the number of workers in the middle. Each picture is
+taken when the page shows its moment:
 
     page-snapshot   two thirds are copied
     page-phone      the same moment on a narrow screen
-    page-live       the job has been live for a while (dark colours)
-    page-failed     an ALTER TABLE has stopped the job, as `schema_changes: stop` demands
+    page-live       all tables have been live for a while (dark colours)
+    page-failed     an ALTER TABLE has stopped one table, as `schema_changes: stop` demands; the others continue
 
 Everything that was started is gone at the end.
 """
@@ -29,8 +29,8 @@ from urllib.request import urlopen
 from devkit.browser import Browser, Page
 from devkit.errors import DevkitError
 from devkit.mysql import MySqlServer, SqlServer
-from devkit.orders import create_orders_table
 from devkit.process import GuardedProcess, free_ports
+from devkit.shop.tables import create_shop
 from devkit.spark import REPOSITORY
 from devkit.waiting import wait_for
 
@@ -50,9 +50,9 @@ LIVE_SECONDS = 45.0
 _WIDE, _NARROW = Window(1180, 900), Window(375, 1160, scale=1.5)
 _SECONDS = 600.0
 _CONFIG = """\
-job: orders
-mysql: {{host: 127.0.0.1, port: {port}, user: root, database: shop, table: orders}}
-sink: {{delta: {{path: "./lake/shop/orders"}}}}
+job: shop
+mysql: {{host: 127.0.0.1, port: {port}, user: root, tables: ["shop.*"]}}
+sink: {{delta: {{path: "./lake/{{database}}/{{table}}"}}}}
 state: {{path: "./lake/_backfill"}}
 workers: 2
 epoch: {{backfill: 2s}}
@@ -74,7 +74,7 @@ class Pictures:
     def take(self, browser: Browser, rows: int, rate: int) -> None:
         self._fill(rows)
         writer = self._running(
-            "devkit.writer", "--port", str(self._server.port), "--database", "shop", "--rate", str(rate)
+            "devkit.shop.writer", "--port", str(self._server.port), "--database", "shop", "--rate", str(rate)
         )
         with writer, self._running("vnode_backfill", "run", "--config", str(self._config), "--quiet") as job:
             wide = self._open(browser, job, _WIDE)
@@ -94,14 +94,12 @@ class Pictures:
             self._shoot(wide, "page-live")
             wide.set_dark(dark=False)
             self._execute("ALTER TABLE shop.orders ADD COLUMN note VARCHAR(100)")
-            wide.wait_until(_phase_is("failed"), seconds=60)
+            wide.wait_until("document.querySelector('#tables').innerText.includes('failed')", seconds=60)
             self._shoot(wide, "page-failed")
 
     def _fill(self, rows: int) -> None:
         with self._server.connect() as connection:
-            with connection.cursor() as cursor:
-                cursor.execute("CREATE DATABASE shop")
-            create_orders_table(connection, rows, 1, database="shop", key_step=3)
+            create_shop(connection, rows)
 
     @contextmanager
     def _running(self, module: str, *arguments: str) -> Iterator[GuardedProcess]:

@@ -11,6 +11,7 @@ from functools import partial
 
 from pymysql.connections import Connection
 
+from consume_upstream.log.cascade import CascadingParent
 from consume_upstream.log.offset import CdcOffset
 from consume_upstream.mysql.connection import SourceAddress, connect
 from consume_upstream.mysql.positions.offsets import Lend, LogQuestions
@@ -36,6 +37,8 @@ class KnownTable:
     """The first and last id under which the log may be read; each reader takes its own."""
     era: int = 0
     """Which of the job's logs this server's is (see `offset`); every offset returned or taken here is of it."""
+    parents: tuple[CascadingParent, ...] = ()
+    """The tables whose changes change rows of this one outside the log."""
 
     def connect(self) -> Connection:
         """A read-only connection to the server the job knows, and to no other; the caller closes it."""

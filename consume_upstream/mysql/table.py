@@ -12,6 +12,7 @@ from typing import Self
 import pyarrow as pa
 
 from consume_upstream.log.batch import SharedBatch
+from consume_upstream.log.cascade import CascadingParent
 from consume_upstream.log.continuity import check_same_file
 from consume_upstream.log.identity import LogIdentity
 from consume_upstream.log.offset import CdcOffset, Visibility, era_shift
@@ -32,13 +33,15 @@ from consume_upstream.mysql.rows.key_walk import WalkSession, check_walkable, cu
 from consume_upstream.mysql.rows.result_rows import ZeroDates
 from consume_upstream.mysql.rows.session import MySqlSession
 from consume_upstream.mysql.rows.value_forms import SameForms
+from consume_upstream.mysql.schema.cascades import read_parents
+from consume_upstream.mysql.schema.collation import unorderable
 from consume_upstream.mysql.schema.definition import read_definition
 from consume_upstream.mysql.server import ask, identify
 from consume_upstream.upstream_table import TableSize
 from vnode_backfill.words.columns import TableDefinition
-from vnode_backfill.words.errors import SourceError
-from vnode_backfill.words.key import Key
-from vnode_backfill.words.schema_change import RowsOfPartitions, StatementOutcome
+from vnode_backfill.words.errors import PlanRefusedError, SourceError
+from vnode_backfill.words.key import Key, KeyKind
+from vnode_backfill.words.schema_change import CreatedTable, RowsOfPartitions, StatementOutcome
 
 __all__ = ["MySqlTable"]
 
@@ -63,7 +66,10 @@ class MySqlTable(KnownTable):
         with connect(address) as connection:
             definition = read_definition(connection, database, table)
             identity = identify(connection)
-        return cls(address, definition, identity, zero_dates, watermark_table, visibility_timeout, server_ids)
+            parents = read_parents(connection, definition.database, definition.table)
+        return cls(
+            address, definition, identity, zero_dates, watermark_table, visibility_timeout, server_ids, parents=parents
+        )
 
     @classmethod
     def known(
@@ -79,7 +85,8 @@ class MySqlTable(KnownTable):
         """Ask the server who it is; the table is known by a stored definition."""
         with connect(address) as connection:
             identity = identify(connection)
-        return cls(address, definition, identity, zero_dates, watermark_table, visibility_timeout, server_ids)
+        table = cls(address, definition, identity, zero_dates, watermark_table, visibility_timeout, server_ids)
+        return table.with_parents()
 
     @property
     def server(self) -> str:
@@ -101,8 +108,24 @@ class MySqlTable(KnownTable):
     def with_definition(self, definition: TableDefinition) -> Self:
         return replace(self, definition=definition)
 
+    def with_parents(self) -> Self:
+        """A table that is gone, or of which a parent is, has those that it had: the log says what became of it."""
+        try:
+            with self.connect() as connection:
+                return replace(self, parents=read_parents(connection, self.definition.database, self.definition.table))
+        except (PlanRefusedError, SourceError) as error:
+            if error.retryable:
+                raise
+            return self
+
+    def parent(self, parent: CascadingParent) -> Self:
+        return replace(self, definition=parent.definition, parents=())
+
     def effect_of(self, found: FoundStatement, *, gone: RowsOfPartitions = "delete") -> StatementOutcome | None:
         return statements.effect_of(self, found, gone=gone)
+
+    def created_since(self, after: CdcOffset) -> CreatedTable | None:
+        return statements.created_since(self, after)
 
     def found_statement(self, after: CdcOffset, upto: CdcOffset, met: LogCut | PassedStatement) -> FoundStatement:
         return statements.found_statement(self, after, upto, met)
@@ -122,6 +145,16 @@ class MySqlTable(KnownTable):
     def may_hold_packed_transactions(self) -> bool:
         with self.connect() as connection:
             return has_packed_transactions(connection)
+
+    def unordered_key(self) -> str:
+        try:
+            text = any(part.kind is KeyKind.TEXT for part in self.definition.key_parts)
+        except PlanRefusedError as error:
+            return error.message
+        if not text:
+            return ""
+        with self.connect() as connection:
+            return unorderable(connection, self.definition)
 
     def check_walkable(self) -> None:
         check_walkable(self.definition)
@@ -211,7 +244,8 @@ class MySqlTable(KnownTable):
     ) -> Iterator[SharedBatch]:
         """Every change of each of the tables in `(after, upto]`, over one dump of this table's server."""
         wanted = [
-            WantedTable(table.definition, table.zero_dates, found) for table, found in zip(tables, met, strict=True)
+            WantedTable(table.definition, table.zero_dates, found, tuple(parent.name for parent in table.parents))
+            for table, found in zip(tables, met, strict=True)
         ]
         server_id, flavour = self._server_id(reader), self.identity.flavour
         batches = read_together(self.connect, server_id, wanted, flavour, *_ends(after, upto), log=after.log)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from progress.faces.figures import duration
-from progress.state.report import SET_ASIDE, JobPhase, TableProgress
+from progress.state.report import REMOVED, SET_ASIDE, JobPhase, TableProgress
 
 __all__ = ["Line", "Span", "by_importance", "counted_tables", "lost_tables", "table_lines"]
 
@@ -23,7 +23,7 @@ Span = tuple[str, str]
 """A text and the name of its colour, empty for none."""
 Line = Sequence[Span]
 
-_ORDER = (JobPhase.FAILED, SET_ASIDE, *(phase for phase in JobPhase if phase is not JobPhase.FAILED))
+_ORDER = (JobPhase.FAILED, SET_ASIDE, *(phase for phase in JobPhase if phase is not JobPhase.FAILED), REMOVED)
 _COLOUR = {
     JobPhase.FAILED: "red", SET_ASIDE: "red", JobPhase.LIVE: "green", JobPhase.PAUSED: "cyan", JobPhase.STOPPED: "cyan",
 }  # fmt: skip
@@ -36,7 +36,14 @@ def by_importance(tables: Sequence[TableProgress]) -> list[TableProgress]:
     """Failed ones, then what is least far, then the largest."""
     return sorted(
         tables,
-        key=lambda each: (not _is_lost(each), not each.error, each.percent, -each.estimated_rows, each.name),
+        key=lambda each: (
+            each.phase == REMOVED,
+            not _is_lost(each),
+            not each.error,
+            each.percent,
+            -each.estimated_rows,
+            each.name,
+        ),
     )
 
 
@@ -68,7 +75,7 @@ def _counted(tables: Sequence[TableProgress]) -> str:
 
 def _line(table: TableProgress, name: int, label: int) -> Line:
     short = table.name if len(table.name) <= name else f"…{table.name[1 - name :]}"
-    percent = "" if _is_lost(table) else f"{table.percent:.2f} %"
+    percent = "" if _is_lost(table) or table.phase == REMOVED else f"{table.percent:.2f} %"
     phase = (f"{table.phase:<{_PHASE}}", _COLOUR.get(table.phase, "yellow"))
     note = (f"  {_note(table)}", "red" if table.error else "")
     return [(" " * label, ""), (f"{short:<{name}}  ", ""), phase, (f"{percent:>{_PERCENT}}", ""), note]
@@ -77,6 +84,8 @@ def _line(table: TableProgress, name: int, label: int) -> Line:
 def _note(table: TableProgress) -> str:
     if table.error:
         return table.error
+    if table.phase == REMOVED:
+        return "not copied by request; its target stays"
     if table.phase in (JobPhase.SNAPSHOT, JobPhase.PAUSED):
         return f"{table.rows:,} of about {table.estimated_rows:,} rows"
     parts = [f"{table.rows:,} rows"]

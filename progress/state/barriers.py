@@ -163,6 +163,11 @@ class LocalBarrierManager(Generic[Result]):
         with self._ready:
             self._put(OtherEvent(event))
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether something has happened; cheap enough to be asked of many tables all the time."""
+        return bool(self._events or self._failures)
+
     def next_event(self, timeout: float | None = None) -> LocalBarrierEvent[Result] | None:
         """The next event, failures first; None when nothing happened within `timeout` seconds."""
         with self._ready:

@@ -67,6 +67,7 @@ SCHEMA_VERSION = 1
 _ALMOST = 99.99
 _READING_PARTS = 98.0
 SET_ASIDE = "set aside"
+REMOVED = "removed"
 """The phase of a table that a job of many does not copy."""
 
 
@@ -215,7 +216,10 @@ class RequestProgress:
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """One table of a job of many. `phase` is `set aside` where it is not copied, and `error` says why."""
+    """One table of a job of many. `phase` is `set aside` where it is not copied, and `error` says why.
+
+    It is `removed` where an operator has taken the table out of the job: its target stays as it is.
+    """
 
     name: str
     sink: str = ""
@@ -266,6 +270,8 @@ class Report:
     tables: tuple[TableProgress, ...] = ()
     parts: Mapping[str, Report] = field(default_factory=dict)
     """The reports on the tables of a job of many, by name, for those who ask for one of them; not part of the JSON."""
+    places: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+    """The order of `written` and `applied` among those of other tables; not part of the JSON."""
 
     @property
     def percent_in_hand(self) -> float:
@@ -332,7 +338,7 @@ def report_of(
     phase = phase_of(state, running=bool(observed.driver))
     if phase is JobPhase.FAILED:
         observed = replace(observed, retry=None)
-    left, percent = _rows_left(estimates, state), percent_of(estimates, state, at_least)
+    (left, _), percent = _left(estimates, state), percent_of(estimates, state, at_least)
     return Report(
         subject=subject,
         phase=phase,
@@ -347,6 +353,7 @@ def report_of(
         revision=state.revision,
         written=str(state.written),
         applied=str(state.lowest_applied),
+        places=(state.written.in_era(0).order, state.lowest_applied.in_era(0).order),
         paused=state.controls.paused,
         rate_limit=state.controls.rows_per_second,
         phases=Counter(vnode.phase for vnode in state.vnodes),
@@ -374,19 +381,19 @@ def percent_of(estimates: Estimates, state: BackfillState, at_least: float = 0.0
     if state.is_live:
         return WHOLE
     done = state.rows + state.ranges
-    left = _rows_left(estimates, state) + len(_unread(estimates, state))
+    left = sum(_left(estimates, state))
     read = done / (done + left) if done + left else 1.0
     live = sum(vnode.phase is Phase.LIVE for vnode in state.vnodes) / len(state.vnodes)
     percent = _READING_PARTS * read + (100.0 - _READING_PARTS) * live
     return max(at_least, min(math.floor(percent * 100) / 100, _ALMOST))
 
 
-def _unread(estimates: Estimates, state: BackfillState) -> set[int]:
-    return estimates.rows.keys() - {ordinal for vnode in state.vnodes for ordinal, _ in vnode.reads}
-
-
-def _rows_left(estimates: Estimates, state: BackfillState) -> int:
-    return sum(estimates.rows[ordinal] for ordinal in _unread(estimates, state))
+def _left(estimates: Estimates, state: BackfillState) -> tuple[int, int]:
+    """About how many rows, and how many ranges, are not read yet."""
+    if state.backfill_finished:
+        return 0, 0
+    unread = estimates.rows.keys() - {ordinal for vnode in state.vnodes for ordinal, _ in vnode.reads}
+    return sum(map(estimates.rows.__getitem__, unread)), len(unread)
 
 
 def eta_of(phase: JobPhase, left: int, rows_per_second: float | None) -> float | None:

@@ -44,6 +44,8 @@ class DefinitionVersion:
     shape: TableShape
     steps: tuple[ColumnStep, ...] = ()
     emptied: bool = False
+    gtid: str = ""
+    """The statement's own transaction, where the server numbers them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class SchemaState:
     """How the table is partitioned after the newest statement; None if no statement has changed that."""
     copy: CopyNote | None = None
     """Why this copy was begun; None of a job's first."""
+    cascaded: CdcOffset | None = None
+    """Up to where changes of other tables have changed rows of this one outside the log: another copy has to follow."""
 
     @property
     def newest(self) -> int:
@@ -125,6 +129,12 @@ class SchemaState:
         earlier = (note for note in self.notes if note.at != found.before)
         notes = (*earlier, StatementNote(found.before, found.text, effect))
         return replace(self, notes=notes[-_NOTES_KEPT:])
+
+    def with_cascade(self, at: CdcOffset | None) -> SchemaState:
+        """Rows were changed outside the log by what is at or below this offset; None changes nothing."""
+        if at is None or (self.cascaded is not None and self.cascaded >= at):
+            return self
+        return replace(self, cascaded=at)
 
     def without_old(self, applied: CdcOffset) -> SchemaState:
         """Forget versions that no change above `applied` can have, except the one that the sink holds."""

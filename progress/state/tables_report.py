@@ -1,6 +1,6 @@
 """Sums up the reports on the tables of a job as one report, which every face can show, with a line for each table.
 
-Rows, ranges and requests are added up. Age and lag are those of the table that is worst. A vnode of the job is as far as
+Rows, ranges and requests are added up. Age, lag and offsets are those of the table that is worst. A vnode of the job is as far as
 the table that is least far with it, so a grid of vnodes fills for the whole job as it does for one table. The percentage
 is that of all rows together, and a job is live when every table that runs is.
 """
@@ -60,8 +60,8 @@ def summed_up(
     going = {name: part for name, part in reports.items() if name not in aside}
     parts = tuple(going.values())
     rows, estimated = sum(part.rows for part in parts), sum(part.estimated_rows for part in parts)
+    written, applied = _reached(parts)
     phase, vnodes = _phase(parts), grid_of(parts) if grid is None else grid
-    first = parts[0] if parts else None
     return Report(
         subject=subject,
         phase=phase,
@@ -74,8 +74,8 @@ def summed_up(
         eta_seconds=eta_of(phase, max(0, estimated - rows), observed.rows_per_second),
         epoch=max((part.epoch for part in parts), default=Epoch(0)),
         revision=sum(part.revision for part in parts),
-        written=first.written if first else None,
-        applied=first.applied if first else None,
+        written=written,
+        applied=applied,
         paused=any(part.paused for part in parts),
         rate_limit=next((part.rate_limit for part in parts if part.rate_limit is not None), None),
         phases=Counter(vnode.phase for vnode in vnodes),
@@ -124,6 +124,15 @@ def _phase(parts: Sequence[Report]) -> JobPhase:
     """As far as the table that is least far. A table that failed does not hide that the others are live."""
     going = [part.phase for part in parts if part.phase is not JobPhase.FAILED]
     return min(going, key=_WORST_FIRST.index) if going else (JobPhase.FAILED if parts else JobPhase.PLANNING)
+
+
+def _reached(parts: Sequence[Report]) -> tuple[str | None, str | None]:
+    """How far the log is captured, and applied, for every table that has not failed."""
+    going = [part for part in parts if part.phase is not JobPhase.FAILED] or parts
+    if not going:
+        return None, None
+    captured, applied = (min(going, key=lambda part: part.places[which]) for which in (0, 1))
+    return captured.written, applied.applied
 
 
 def _percent(parts: Sequence[Report]) -> float:

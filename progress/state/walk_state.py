@@ -26,7 +26,7 @@ moves on. With the cursor at 20:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,6 +90,9 @@ class WalkPlan(SplitPlan):
         self, columns: Sequence[pa.Array], weights: Sequence[pa.Array | None] | None = None
     ) -> tuple[Int32s, Int32s]:
         return self.find_many(columns, weights), np.zeros(len(columns[0]), dtype=np.int32)
+
+    def vnodes_of_ordinals(self, ordinals: Iterable[int]) -> dict[int, VnodeId]:
+        return {ordinal: self.ranges[0].vnode for ordinal in ordinals if ordinal == WHOLE_KEY}
 
     def of_vnode(self, vnode: int) -> tuple[PlannedRange, ...]:
         return self.ranges if vnode == _ONLY_VNODE else ()

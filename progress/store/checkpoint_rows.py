@@ -8,6 +8,8 @@ Format version 2, one row per vnode. A checkpoint's rows:
     vnode   0      live      41     1200   37        {…}      [{0,5,5}]
     vnode   1      catch-up  40     1180   40        {…}      [{40,9,11}]
 
+A live table among many has one row in place of these (`live_row`).
+
 What is per vnode is in columns, because there may be 32,768 of them and every reader of Delta can look at them. `reads`
 are runs of consecutive ranges read in one epoch, in the order in which the state keeps them. `worker` is written for
 those who look; it is not read back, the bitmaps of the job's row decide.
@@ -25,8 +27,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -48,6 +51,7 @@ from progress.state.backfill_state import (
     VnodeState,
     bounded_rate,
 )
+from progress.store.live_row import LIVE, is_one_row, live_document, vnodes_of_live
 from progress.store.schema_rows import schema_from_text, schema_to_text
 from vnode_backfill.words.bitmap import VnodeBitmap
 from vnode_backfill.words.epoch import BarrierKind, Epoch
@@ -100,9 +104,12 @@ class Bookkeeping:
         return self.asked_of or self.job
 
 
-def to_rows(state: BackfillState, books: Bookkeeping) -> pa.Table:
-    """The state as the `job` row and one row per vnode."""
-    return pa.concat_tables([document_row(JOB, _document(state, books), epoch=state.epoch), _vnode_rows(state)])
+def to_rows(state: BackfillState, books: Bookkeeping, *, one_of_many: bool = False) -> pa.Table:
+    """The state as the `job` row and one row per vnode; of a live table among many one row for all vnodes."""
+    job = document_row(JOB, _document(state, books), epoch=state.epoch)
+    if one_of_many and is_one_row(state):
+        return pa.concat_tables([job, document_row(LIVE, live_document(state, _runs))])
+    return pa.concat_tables([job, _vnode_rows(state)])
 
 
 def document_row(row: str, document: str, epoch: int | None = None) -> pa.Table:
@@ -146,7 +153,8 @@ def from_rows(rows: pa.Table) -> tuple[BackfillState, Bookkeeping] | None:
     check_version(document)
     try:
         stored = _StoredJob.model_validate_json(document)
-        vnodes = tuple(_read_vnodes(rows))
+        live = document_of(rows, LIVE)
+        vnodes = tuple(_read_vnodes(rows) if live is None else vnodes_of_live(live))
         state = _state(stored, vnodes)
     except (ValidationError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise StateError("the checkpoint cannot be read", detail=str(error)[:1000]) from error
@@ -363,14 +371,22 @@ def _offset_texts() -> Callable[[CdcOffset], str]:
 
 
 def _run_lists(reads: Sequence[tuple[tuple[int, Epoch], ...]]) -> pa.Array:
-    runs = [list(_runs(each)) for each in reads]
-    flat = [run for each in runs for run in each]
-    offsets = [0]
-    for each in runs:
-        offsets.append(offsets[-1] + len(each))
-    fields = [pa.array([run[place] for run in flat], pa.int64()) for place in range(3)]
+    """(epoch, first, last) of each run of consecutive ordinals of one epoch, in the order given, for each vnode.
+
+    There may be a million reads, so nothing here looks at them one by one.
+    """
+    counts = np.fromiter(map(len, reads), np.int64, len(reads))
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    flat = np.fromiter(chain.from_iterable(chain.from_iterable(reads)), np.int64, 2 * int(starts[-1]))
+    ordinals, epochs = flat[::2], flat[1::2]
+    begins = np.ones(len(ordinals) + 1, np.bool_)
+    begins[1:-1] = (ordinals[1:] != ordinals[:-1] + 1) | (epochs[1:] != epochs[:-1])
+    begins[starts] = True
+    at = np.flatnonzero(begins)
+    first, last = at[:-1], at[1:] - 1
+    fields = [pa.array(values, pa.int64()) for values in (epochs[first], ordinals[first], ordinals[last])]
     values = pa.StructArray.from_arrays(fields, fields=list(_RUN))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+    return pa.ListArray.from_arrays(pa.array(np.searchsorted(at, starts), pa.int32()), values)
 
 
 def _runs(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:

@@ -18,6 +18,7 @@ from progress.state.report import Estimates
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import StateError
 from vnode_backfill.words.key_range import PlanRow, SplitPlan, from_rows, to_rows
+from vnode_backfill.words.whole_plan import WholePlan, is_whole_row, whole_plan, whole_row
 
 JOB_SCHEMA = pa.schema(
     [
@@ -140,15 +141,19 @@ def _refuse_unknown(version: object) -> None:
 
 def plan_rows(plan: SplitPlan, generation: int, write: str) -> pa.Table:
     """The ranges of one generation, under the name of this write."""
-    rows = [{"write": write, **asdict(row)} for row in to_rows(plan) if row.generation == generation]
-    return pa.Table.from_pylist(rows, schema=PLAN_SCHEMA)
+    found = (whole_row(plan),) if isinstance(plan, WholePlan) else to_rows(plan)
+    rows = [row for row in found if row.generation == generation]
+    columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(PlanRow)}
+    return pa.table({"write": [write] * len(rows), **columns}, schema=PLAN_SCHEMA)
 
 
 def plan_from_rows(record: JobRecord, rows: pa.Table) -> SplitPlan:
     """The plan that the given rows, of any number of generations, make up."""
     names = [field.name for field in fields(PlanRow)]
     columns = (rows[name].to_pylist() for name in names)
-    stored = (PlanRow(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True))
+    stored = [PlanRow(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
+    if len(stored) == 1 and is_whole_row(stored[0]):
+        return whole_plan(record.definition.key, record.vnode_count, stored[0].estimated_rows)
     return from_rows(record.definition.key_parts, record.vnode_count, stored)
 
 

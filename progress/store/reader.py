@@ -25,7 +25,7 @@ import pyarrow as pa
 from progress.state.backfill_state import BackfillState, Request, RequestKind
 from progress.state.report import AskedRequest, Estimates
 from progress.store.checkpoint_form import CheckpointForm
-from progress.store.checkpoint_rows import JOB, Bookkeeping, document_of, from_rows
+from progress.store.checkpoint_rows import JOB, Bookkeeping, document_of
 from progress.store.job_rows import JobRecord
 from progress.store.lease import Heartbeat, Lease
 from progress.store.request_rows import REQUEST_SCHEMA, read_requests, with_requests
@@ -111,7 +111,7 @@ class StateReader:
     def shown(self, asked: pa.Table) -> Shown | None:
         """What there is to show of one table among many; `asked` are the requests, which the caller has read."""
         found = self._form.look()
-        stored = None if found is None else from_rows(found.rows)
+        stored = None if found is None else found.stored()
         if found is None or stored is None:
             return None
         state, books = stored
@@ -177,7 +177,7 @@ class StateReader:
         """The checkpoint and the record it belongs to; a job dropped and created again in between is looked at again."""
         for _ in range(_ATTEMPTS):
             found = self._form.look()
-            stored = None if found is None else from_rows(found.rows)
+            stored = None if found is None else found.stored()
             if found is None or stored is None:
                 return None
             state, books = stored

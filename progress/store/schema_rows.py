@@ -38,6 +38,8 @@ def schema_to_text(schema: SchemaState) -> str | None:
         stored["partitioning"] = schema.partitioning.to_json()
     if schema.copy is not None:
         stored["copy"] = asdict(schema.copy)
+    if schema.cascaded is not None:
+        stored["cascaded"] = schema.cascaded.to_json()
     return json.dumps(stored)
 
 
@@ -54,6 +56,7 @@ def schema_from_text(text: str | None) -> SchemaState:
         ended=str(stored["ended"]),
         partitioning=Partitioning.from_json(stored.get("partitioning")),
         copy=CopyNote(**stored["copy"]) if "copy" in stored else None,
+        cascaded=CdcOffset.from_json(stored["cascaded"]) if "cascaded" in stored else None,
     )
 
 
@@ -68,6 +71,7 @@ def _version_to_json(version: DefinitionVersion) -> dict[str, object]:
         "kept": [asdict(column) for column in version.shape.kept],
         "steps": steps_to_json(version.steps),
         "emptied": version.emptied,
+        **({"gtid": version.gtid} if version.gtid else {}),
     }
 
 
@@ -85,4 +89,5 @@ def _version_from_json(stored: dict[str, object]) -> DefinitionVersion:
         shape=shape,
         steps=steps_from_json(steps),
         emptied=bool(stored["emptied"]),
+        gtid=str(stored.get("gtid", "")),
     )

@@ -7,10 +7,11 @@ the whole content again, on top of the version that this process wrote last:
     lease   –                who drives the job
     cut     –                the offset at which all live targets were, and the version that each had
     aside   –                the tables that are not copied, and why
+    parked  –                how far live tables are that nothing has happened to since their own rows were written
     job     shop.orders      everything of this table that is not per vnode
     vnode   shop.orders  …
     job     shop.items
-    vnode   shop.items   …
+    live    shop.items       all vnodes of a live table
 
 What must be true is what is true of one table: a driver that was replaced cannot commit, and a commit that is repeated
 changes nothing. Both hold, because each table has application transactions of its own, and the lease is the job's: the
@@ -32,20 +33,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from progress.state.parked import ParkedDocument
 from progress.store.checkpoint_rows import CHECKPOINT_SCHEMA, LEASE, TABLE, document_of, document_row
 from progress.store.lease import Lease
 from progress.store.state_form import DRIVER, Checkpoint, StateFolder
 from progress.store.state_table import StateTable, state_errors
-from vnode_backfill.words.errors import FencedError, OvertakenError, StateError
+from vnode_backfill.words.errors import BackfillError, FencedError, LawBrokenError, OvertakenError, StateError
 
 if TYPE_CHECKING:
     from progress.state.backfill_state import BackfillState
-    from progress.store.store import StateStore
+    from progress.store.store import PreparedCommit, StateStore
 
 SHARED_SCHEMA = CHECKPOINT_SCHEMA.append(pa.field(TABLE, pa.string()))
 CUT = "cut"
 ASIDE = "aside"
+PARKED = "parked"
 _ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class OfAll:
+    """What a commit says of all tables; what it says nothing about stays as it is."""
+
+    cut: str | None = None
+    aside: str | None = None
+    parked: ParkedDocument | None = None
+
+
+_NOTHING_NEW = OfAll()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +73,29 @@ class _Content:
     tables: Mapping[str, pa.Table]
     cut: str | None = None
     aside: str | None = None
+    parked: ParkedDocument | None = None
 
-    def with_rows(self, changed: Mapping[str, pa.Table], lease: Lease, cut: str | None, aside: str | None) -> _Content:
+    def with_rows(self, changed: Mapping[str, pa.Table], lease: Lease, said: OfAll) -> _Content:
         """With other rows of some tables. What is said of all of them ends with the last one."""
         stored = {name: _marked(rows, name) for name, rows in changed.items()}
         held = {name: rows for name, rows in {**self.tables, **stored}.items() if rows.num_rows}
-        of_all = {"cut": cut or self.cut, "aside": aside or self.aside} if held else {"cut": None, "aside": None}
-        return replace(self, lease=lease, generation=lease.generation, tables=held, **of_all)
+        found = replace(self, lease=lease, generation=lease.generation, tables=held, cut=None, aside=None, parked=None)
+        if not held:
+            return found
+        return replace(
+            found,
+            cut=said.cut or self.cut,
+            aside=said.aside or self.aside,
+            parked=said.parked or self.parked,
+        )
 
     def rows(self) -> pa.Table:
         documents = [document_row(LEASE, self.lease.to_json())] if self.lease else []
         documents += [document_row(CUT, self.cut)] if self.cut else []
         documents += [document_row(ASIDE, self.aside)] if self.aside else []
-        return pa.concat_tables([*(_marked(row, None) for row in documents), *self.tables.values()])
+        documents += [document_row(PARKED, self.parked.text)] if self.parked else []
+        # In one piece: each table's rows are a piece of their own, and a piece costs more to write than its rows.
+        return pa.concat_tables([*(_marked(row, None) for row in documents), *self.tables.values()]).combine_chunks()
 
 
 _NOTHING = _Content(None, 0, None, {})
@@ -114,7 +139,14 @@ class SharedCheckpoints:
         with self._lock:
             lease, held = self.lease, self._newest.aside if self._newest else None
             if lease is not None and document != held:
-                self.write({}, lease, {}, aside=document)
+                self.write({}, lease, {}, OfAll(aside=document))
+
+    def note_parked(self, document: ParkedDocument) -> None:
+        """Store how far tables are that rest, by the process that holds the lease. The same again changes nothing."""
+        with self._lock:
+            lease, held = self.lease, self._newest.parked if self._newest else None
+            if lease is not None and document != held:
+                self.write({}, lease, {}, OfAll(parked=document))
 
     @contextmanager
     def pinned(self) -> Iterator[Mapping[str, pa.Table]]:
@@ -132,7 +164,9 @@ class SharedCheckpoints:
     def look(self) -> _Content | None:
         """The newest version; None before the first commit. One of another driver ends what this process holds."""
         with self._lock:
-            held, self._newest = self._newest, self._read()
+            held, handle = self._newest, self.commits.open()
+            if not _is_of(held, handle):
+                self._newest = self._read(handle)
             self._unknown = False
             if self._newest is None or held is None or held.generation != self._newest.generation:
                 self._holds = False
@@ -143,9 +177,7 @@ class SharedCheckpoints:
         changed: Mapping[str, pa.Table],
         lease: Lease,
         numbered: Mapping[str, int],
-        *,
-        cut: str | None = None,
-        aside: str | None = None,
+        said: OfAll = _NOTHING_NEW,
     ) -> DeltaTable:
         """Replace the rows of these tables in one commit, or raise `OvertakenError` and change nothing.
 
@@ -156,7 +188,7 @@ class SharedCheckpoints:
                 self.look()
             if not self._holds:
                 raise self._fenced(lease, self._newest)
-            return self._replaced(changed, lease, numbered, cut=cut, aside=aside)
+            return self._replaced(changed, lease, numbered, said)
 
     def write_of_table(self, name: str, rows: pa.Table, lease: Lease, numbered: Mapping[str, int]) -> DeltaTable:
         """Replace the rows of one table. A write that was refused leaves the lease as it is, if nobody took over."""
@@ -179,13 +211,11 @@ class SharedCheckpoints:
         changed: Mapping[str, pa.Table],
         lease: Lease,
         numbered: Mapping[str, int],
-        *,
-        cut: str | None = None,
-        aside: str | None = None,
+        said: OfAll = _NOTHING_NEW,
     ) -> DeltaTable:
         with self._lock:
             newest = self._newest or _NOTHING
-            content = newest.with_rows(changed, lease, cut, aside)
+            content = newest.with_rows(changed, lease, said)
             try:
                 landed = self.commits.replace(newest.handle, content.rows(), {DRIVER: lease.generation, **numbered})
             except OvertakenError:
@@ -201,27 +231,31 @@ class SharedCheckpoints:
                 self.commits.tidy(landed)
             return landed
 
-    def commit_together(self, commits: Sequence[tuple[StateStore, BackfillState]], cut: str | None = None) -> None:
+    def commit_together(
+        self, commits: Sequence[tuple[StateStore, BackfillState]], said: OfAll = _NOTHING_NEW
+    ) -> dict[str, BackfillError]:
         """Make each state that of its table, all in one step. What has landed already is left as it is.
 
-        Demands that no other thread commits one of these tables meanwhile.
+        A state that cannot be made ready is left out, and the others are committed: per such table the reason. A cut is
+        of all tables, so none is stored then. Demands that no other thread commits one of these tables meanwhile.
         """
         for _ in range(_ATTEMPTS):
             lease = commits[0][0].renewed_lease()
-            prepared = [found for store, state in commits if (found := store.prepare_commit(state)) is not None]
-            if not prepared and cut is None:
-                return
+            prepared, refused = _prepared(commits)
+            said = replace(said, cut=None) if refused else said
+            if not prepared and said.cut is None:
+                return refused
             rows = {each.table: each.rows for each in prepared}
             numbered = {app_id: number for each in prepared for app_id, number in each.numbered.items()}
             with self._lock:
                 try:
-                    handle = self.write(rows, lease, numbered, cut=cut)
+                    handle = self.write(rows, lease, numbered, said)
                 except OvertakenError:
                     self.check_held(lease)
                     continue
             for each in prepared:
                 each.landed(handle)
-            return
+            return refused
         raise StateError(f"a commit of job {self._job!r} could not be written", detail="Others keep writing.")
 
     def forget(self, *names: str) -> None:
@@ -258,8 +292,7 @@ class SharedCheckpoints:
             found = self._newest if self._holds and not self._unknown else self.look()
             return found or _NOTHING
 
-    def _read(self) -> _Content | None:
-        handle = self.commits.open()
+    def _read(self, handle: DeltaTable | None) -> _Content | None:
         if handle is None:
             return None
         with state_errors(f"{self.commits.uri} cannot be read"):
@@ -271,9 +304,17 @@ class SharedCheckpoints:
                 hint="Keep `mysql.database` and `mysql.table`, or give the job of many tables another name.",
             )
         rows = rows.select(SHARED_SCHEMA.names).cast(SHARED_SCHEMA).sort_by(TABLE)
-        lease, cut, aside = document_of(rows, LEASE), document_of(rows, CUT), document_of(rows, ASIDE)
+        lease, parked = document_of(rows, LEASE), document_of(rows, PARKED)
         tables = {name: rows.slice(first, count) for name, first, count in _stretches(rows) if name is not None}
-        return _Content(handle, generation, None if lease is None else Lease.from_json(lease), tables, cut, aside)
+        return _Content(
+            handle,
+            generation,
+            None if lease is None else Lease.from_json(lease),
+            tables,
+            document_of(rows, CUT),
+            document_of(rows, ASIDE),
+            None if parked is None else ParkedDocument(parked),
+        )
 
 
 class TableCheckpoints:
@@ -296,7 +337,7 @@ class TableCheckpoints:
             return None
         held = found.tables.get(self.name)
         rows = CHECKPOINT_SCHEMA.empty_table() if held is None else held.select(CHECKPOINT_SCHEMA.names)
-        return Checkpoint(found.handle, found.generation, rows, found.lease)
+        return Checkpoint(found.handle, found.generation, rows, found.lease, found.parked)
 
     def write(self, handle: DeltaTable | None, rows: pa.Table, lease: Lease, numbered: Mapping[str, int]) -> DeltaTable:
         """Whatever version a table's store has seen, its rows are its own: others may have been written since."""
@@ -328,6 +369,34 @@ class JobCheckpoints:
         """The tables' rows stay as they are."""
         del rows
         return self._shared.write_lease(handle, lease, numbered)
+
+
+def _is_of(held: _Content | None, handle: DeltaTable | None) -> bool:
+    """Whether nobody has written since: the rows of all tables need not be read again whenever the lease is renewed."""
+    known = None if held is None else held.handle
+    return known is not None and handle is not None and handle.version() == known.version()
+
+
+def _prepared(
+    commits: Sequence[tuple[StateStore, BackfillState]],
+) -> tuple[list[PreparedCommit], dict[str, BackfillError]]:
+    """What the commits write, and why some cannot be made ready. What concerns all tables raises."""
+    prepared: list[PreparedCommit] = []
+    refused: dict[str, BackfillError] = {}
+    for store, state in commits:
+        try:
+            found = store.prepare_commit(state)
+        except (FencedError, OvertakenError):
+            raise
+        except BackfillError as error:
+            refused[store.job] = error
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is about this table alone
+            refused[store.job] = LawBrokenError(
+                f"the state of {store.job} cannot be written: {type(error).__name__}", detail=str(error)[:1000]
+            )
+        else:
+            prepared += [found] if found is not None else []
+    return prepared, refused
 
 
 def _stretches(rows: pa.Table) -> list[tuple[str | None, int, int]]:

@@ -18,8 +18,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from progress.state.backfill_state import BackfillState, RequestKind
+from progress.state.parked import ParkedDocument, may_rest, moved_on
 from progress.state.report import Estimates
-from progress.store.checkpoint_rows import Bookkeeping
+from progress.store.checkpoint_rows import Bookkeeping, from_rows
 from progress.store.job_rows import JobRecord
 from progress.store.lease import Lease
 from progress.store.state_table import Retention, StateTable
@@ -53,6 +54,17 @@ class Checkpoint:
     generation: int
     rows: pa.Table
     lease: Lease | None
+    parked: ParkedDocument | None = None
+    """How far tables are that rest; see `progress.state.parked`."""
+
+    def stored(self) -> tuple[BackfillState, Bookkeeping] | None:
+        """The state and what is kept with it, as it is by now; None where the rows hold no job."""
+        found = from_rows(self.rows)
+        if found is None or self.parked is None:
+            return found
+        state, books = found
+        reached = self.parked.of_table(books.job, state.revision)
+        return found if reached is None or not may_rest(state) else (moved_on(state, reached), books)
 
 
 class CommitPoint(Protocol):

@@ -21,11 +21,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from vnode_backfill.words.errors import BuriedError, OvertakenError, StateUnavailableError
 
+_FILES = WriterProperties(
+    compression="ZSTD", compression_level=1, default_column_properties=ColumnProperties(dictionary_enabled=False)
+)
+"""Ordinals of ranges are all different and in order: a dictionary of them doubles what each commit writes."""
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -86,7 +90,9 @@ class StateTable:
                 self._create(rows, properties)
             else:
                 try:
-                    write_deltalake(handle, rows, mode="overwrite", commit_properties=properties)
+                    write_deltalake(
+                        handle, rows, mode="overwrite", commit_properties=properties, writer_properties=_FILES
+                    )
                 except CommitFailedError as error:
                     raise OvertakenError(str(error)) from error
         landed = self.open()
@@ -116,6 +122,7 @@ class StateTable:
                 mode="append",
                 storage_options=dict(self.options),
                 configuration=self.retention.configuration,
+                writer_properties=_FILES,
             )
 
     def discard_rows(self, *, all_rows: bool) -> None:
@@ -153,6 +160,7 @@ class StateTable:
                 storage_options=dict(self.options),
                 configuration=self.retention.configuration,
                 commit_properties=properties,
+                writer_properties=_FILES,
             )
         except DeltaError as error:
             # That somebody else made the table first has no error class.

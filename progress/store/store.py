@@ -24,6 +24,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from progress.state.backfill_state import BackfillState, Request
+from progress.state.report import AskedRequest
 from progress.store.checkpoint_form import CheckpointForm
 from progress.store.checkpoint_rows import CHECKPOINT_SCHEMA, Bookkeeping, from_rows, to_rows
 from progress.store.job_rows import JobRecord
@@ -260,7 +261,8 @@ class StateStore(StateReader):
                 self._books = books if state == self._committed else self._books
                 return None
             numbered = {_app_id(books.job): state.revision}
-            return PreparedCommit(self, state, books, to_rows(state, books), numbered)
+            rows = to_rows(state, books, one_of_many=self._form.joined is not None)
+            return PreparedCommit(self, state, books, rows, numbered)
 
     def note_commit(self, state: BackfillState, books: Bookkeeping, handle: DeltaTable) -> None:
         """The state was committed together with those of other tables."""
@@ -288,6 +290,12 @@ class StateStore(StateReader):
         answered = books.requests | {answer.request for answer in state.acknowledged}
         asked = read_requests(self._requests.read(self._requests.open()) if rows is None else rows, books.asked_as)
         return tuple(each.request for each in asked if each.request.id not in answered)
+
+    def asked(self, state: BackfillState, rows: pa.Table) -> tuple[AskedRequest, ...]:
+        """Open requests and those whose answer `state` holds, with who asked; `rows` are all that were asked."""
+        with self._lock:
+            books = self._own_books()
+        return self._asked(state, books, rows)
 
     def drop(self, owner: str) -> None:
         """Remove the job's state; refused while another driver runs. A driver that wakes later finds itself fenced."""
@@ -347,7 +355,7 @@ class StateStore(StateReader):
         found = self._form.look()
         self._lease = lease
         self._handle = found.handle if found else None
-        self._remember(from_rows(found.rows) if found else None)
+        self._remember(found.stored() if found else None)
         return lease
 
     def _own_lease(self) -> Lease:
@@ -388,7 +396,7 @@ class StateStore(StateReader):
         if found is None or self._handle is None or state == self._committed:
             return
         if self._form.commits.transaction_version(self._handle, _app_id(job)) == state.revision:
-            stored = from_rows(found.rows)
+            stored = found.stored()
             self._committed = stored[0] if stored else self._committed
 
     def _look_again(self, lease: Lease) -> None:
@@ -396,7 +404,7 @@ class StateStore(StateReader):
         found = self._form.look()
         if found is None or found.generation != lease.generation:
             raise self._fenced(lease, found)
-        stored = from_rows(found.rows)
+        stored = found.stored()
         self._handle = found.handle
         if stored is not None:
             self._committed = stored[0]

@@ -1,7 +1,7 @@
 """Keeps the state of a job of many tables: one lease, one commit point and one list of requests for all of them.
 
-The job's folder holds `checkpoints` and `requests`, which the tables share, and below `tables` a folder per table with
-its record and its plan, as a job of one table has them. So whatever reads or drives one table works on its store and
+The job's folder holds `checkpoints` and `requests`, which the tables share, `choices` of tables that were added or
+removed by hand, and below `tables` a folder per table with its record and its plan, as a job of one table has them. So whatever reads or drives one table works on its store and
 does not know of the others.
 """
 
@@ -13,15 +13,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from progress.state.backfill_state import BackfillState, Request
+from progress.state.parked import ParkedDocument
+from progress.state.report import AskedRequest
 from progress.store.checkpoint_form import CheckpointForm
 from progress.store.checkpoint_rows import identity_of
 from progress.store.lease import Lease
 from progress.store.reader import Shown, folder_name
 from progress.store.request_rows import REQUEST_SCHEMA
-from progress.store.shared_checkpoints import JobCheckpoints, SharedCheckpoints
+from progress.store.shared_checkpoints import JobCheckpoints, OfAll, SharedCheckpoints
 from progress.store.state_form import StateFolder
-from progress.store.state_table import DEFAULT_RETENTION, Retention
+from progress.store.state_table import DEFAULT_RETENTION, Retention, StateTable
 from progress.store.store import StateStore
+from progress.store.table_choices import CHOICE_SCHEMA, TableChoices
 from vnode_backfill.words.errors import BackfillError, FencedError
 
 __all__ = ["TablesStore"]
@@ -57,6 +60,7 @@ class TablesStore:
         self._whole = StateStore(
             path, job, self._options, retention=retention, form=lambda f: CheckpointForm(f, JobCheckpoints(shared))
         )
+        self.choices = TableChoices(StateTable(f"{self.folder}/choices", CHOICE_SCHEMA, self._options, retention))
         self._tables: dict[str, StateStore] = {}
         self._asked_version, self._asked = -1, REQUEST_SCHEMA.empty_table()
 
@@ -127,6 +131,7 @@ class TablesStore:
         if self.lease is None:
             self.acquire_lease(owner, timedelta(minutes=1))
         self._shared.forget(*self.names())
+        self.choices.drop()
         self._whole.drop(owner)
         self._tables.clear()
 
@@ -168,9 +173,27 @@ class TablesStore:
         found = {name: self.table(name).unacknowledged(state, self._asked) for name, state in states.items()}
         return {name: asked for name, asked in found.items() if asked}
 
-    def commit_together(self, commits: Sequence[tuple[StateStore, BackfillState]], cut: str | None = None) -> None:
-        """One commit for any number of tables; `cut` is stored beside them."""
-        self._shared.commit_together(commits, cut)
+    def asked(self, states: Mapping[str, BackfillState]) -> dict[str, tuple[AskedRequest, ...]]:
+        """Per table the requests to show, as `unacknowledged` has read them last."""
+        if not self._asked.num_rows:
+            return {}
+        return {name: self.table(name).asked(state, self._asked) for name, state in states.items()}
+
+    def commit_together(
+        self,
+        commits: Sequence[tuple[StateStore, BackfillState]],
+        cut: str | None = None,
+        parked: ParkedDocument | None = None,
+    ) -> dict[str, BackfillError]:
+        """One commit for any number of tables; `cut` and how far others are that rest are stored beside them.
+
+        Per table that is left out the reason.
+        """
+        return self._shared.commit_together(commits, OfAll(cut=cut, parked=parked))
+
+    def note_parked(self, parked: ParkedDocument) -> None:
+        """Store how far tables are that rest, by the driver that holds the lease."""
+        self._shared.note_parked(parked)
 
     def cut(self) -> str | None:
         """The newest cut, as it was stored."""

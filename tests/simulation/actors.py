@@ -23,7 +23,8 @@ from consume_upstream.log.statement import FoundStatement
 from consume_upstream.mark import MarkView
 from progress.state.backfill_state import BackfillState, Intent
 from progress.state.barriers import CdcTableBackfillProgress, CreateMviewProgress
-from tests.simulation.source import ModelSource, NoSuchColumnError, RowChange, Statement, Transaction
+from tests.simulation.source import ModelSource, NoSuchColumnError, RowChange, Transaction
+from tests.simulation.statements import created_again, effect_of, found_statement, shape_of, statement_of
 from tests.simulation.world import BufferedChange, BufferReceipt, ModelSink, ModelStore, ReadReceipt, WrongError
 from vnode_backfill.decide.next_epoch import Sample
 from vnode_backfill.decide.protocol import (
@@ -56,7 +57,6 @@ from vnode_backfill.decide.protocol import (
     TrimBuffer,
 )
 from vnode_backfill.words.change import ChangeOp, Mark
-from vnode_backfill.words.columns import Column, Kind, TableDefinition
 from vnode_backfill.words.epoch import Actor, Epoch
 from vnode_backfill.words.errors import SinkUnavailableError
 from vnode_backfill.words.key import KeyKind, KeyPart
@@ -64,15 +64,8 @@ from vnode_backfill.words.key_range import Bound, PlannedRange, SplitPlan, bound
 from vnode_backfill.words.plan import Answer, EstimateRows, NextBound, TableFacts, extend_plan, make_plan, plan_bounds
 from vnode_backfill.words.schema_change import (
     AddColumn,
-    Carried,
-    ColumnStep,
     DeleteRows,
     DropColumn,
-    Emptied,
-    NewCopy,
-    NoEffect,
-    StatementEffect,
-    TableShape,
 )
 
 PARTS = (KeyPart("id", KeyKind.INT),)
@@ -191,7 +184,7 @@ class Driver:
             view = marking.upstream_marks(self.saved, plan).view(visible)
             kept = self.kept(action.after, replace(intent, written=captured), plan, view)
             passed = tuple(each for each in found if each.after <= captured)
-            receipt = BufferReceipt(visible, missing, len(kept), cut, passed)
+            receipt = BufferReceipt(visible, missing, len(kept), cut, passed, self.cascaded(stretch, captured))
             yield CreateMviewProgress(Actor.UPSTREAM, epoch, len(kept), action.barrier.attempt)
             self.store_changes(epoch, kept, receipt)
         yield None
@@ -204,7 +197,13 @@ class Driver:
             0,
             receipt.cut,
             receipt.passed,
+            receipt.cascaded,
         )
+
+    def cascaded(self, stretch: list[Transaction], captured: CdcOffset) -> CdcOffset | None:
+        """The last change of a parent that was captured."""
+        ends = [t.end for t in stretch if t.hidden and t.end <= captured]
+        return max(ends, key=lambda end: end.order, default=None)
 
     def seen(self, action: BufferChanges, captured: CdcOffset) -> tuple[VisibleAt, tuple[LoggedTransaction, ...]]:
         """The visibility of the epoch, as far as the log was captured."""
@@ -220,7 +219,9 @@ class Driver:
         yield None
         statement = self.source.statement_at(action.found.before)
         effect = effect_of(statement)
-        shape = shape_of({"add": 2, "drop": 1}.get(statement.kind, self.width(self.saved.schema.newest)))
+        shape = shape_of(statement.columns_after(self.width(self.saved.schema.newest)))
+        if statement.kind == "recreate":
+            effect = created_again(shape, action.found)
         known = self.random.random() < 0.85
         yield StatementResolved(action.found, effect if known else None, shape, action.attempt)
 
@@ -346,48 +347,6 @@ class Driver:
 
     def held(self, planned: PlannedRange) -> frozenset[int]:
         return frozenset(k for k in range(self.source.keys) if planned.range.holds(BOUNDS[k].order))
-
-
-def found_statement(transaction: Transaction, source: ModelSource) -> FoundStatement:
-    statement = transaction.statement
-    assert statement is not None
-    text = f"{statement.kind} {statement.value}"
-    before = replace(transaction.start, gtids=source.gtids_before(transaction.start))
-    after = replace(transaction.end, gtids=source.gtids_before(transaction.end))
-    return FoundStatement(before, after, text, transaction.gtid)
-
-
-def statement_of(text: str) -> Statement:
-    kind, value = text.split()
-    return Statement(kind, int(value))
-
-
-def effect_of(statement: Statement) -> StatementEffect:
-    steps: tuple[ColumnStep, ...]
-    match statement.kind:
-        case "add":
-            steps = (AddColumn(_column("b"), str(statement.value)),)
-            return Carried(shape_of(2).definition, steps)
-        case "drop":
-            return Carried(shape_of(1).definition, (DropColumn("b"),))
-        case "purge":
-            first, end = statement.partition.start, statement.partition.stop
-            return Carried(shape_of(1).definition, (DeleteRows("a", ((str(first), str(end)),)),))
-        case "truncate":
-            return Emptied(shape_of(1).definition)
-        case "convert":
-            return NewCopy("every row changed")
-        case _:
-            return NoEffect()
-
-
-def shape_of(columns: int) -> TableShape:
-    names = ("a", "b")[:columns]
-    return TableShape(TableDefinition("d", "t", tuple(_column(name) for name in names), ("a",)))
-
-
-def _column(name: str) -> Column:
-    return Column(name, Kind.INT, "bigint", nullable=True, width=8)
 
 
 def range_receipts(receipts: list[ReadReceipt]) -> tuple[RangeReceipt, ...]:

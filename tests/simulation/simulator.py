@@ -17,15 +17,18 @@ from consume_upstream.log.gtid import GtidSet
 from consume_upstream.log.offset import CdcOffset, VisibleAt
 from progress.state.backfill_state import BackfillState, Phase, Request, RequestKind, new_state
 from progress.state.barriers import CdcTableBackfillProgress, CreateMviewProgress, LocalBarrierManager
-from tests.simulation.actors import Driver, Steps, extended, places, planned, statement_of
+from tests.simulation.actors import Driver, Steps, extended, places, planned
 from tests.simulation.source import Flavour, ModelSource, Row
+from tests.simulation.statements import statement_of
 from tests.simulation.world import ModelSink, ModelStore, WrongError
+from vnode_backfill.decide import log_switch
 from vnode_backfill.decide.coordinator import Coordinator, Stage, decide
 from vnode_backfill.decide.log_switch import begun_again, moved_to, seen_beyond, tiles
 from vnode_backfill.decide.protocol import (
     Action,
     ChangesBuffered,
     ChangeSink,
+    Ending,
     EpochMerged,
     EpochRestarted,
     Event,
@@ -42,6 +45,7 @@ from vnode_backfill.words.epoch import Actor, Barrier, BarrierKind
 from vnode_backfill.words.errors import BackfillError, SourceLostError, SparkLostError
 from vnode_backfill.words.key import VnodeId
 from vnode_backfill.words.key_range import SplitPlan
+from vnode_backfill.words.schema_change import NewCopy
 
 PROGRESS = (CdcTableBackfillProgress, CreateMviewProgress)
 UNEXPLAINED = "the source does not read the table"
@@ -76,6 +80,7 @@ class Simulation:
     renewed: int = 0
     columns: int = 1
     with_statements: ClassVar[bool] = True
+    recreates: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -84,6 +89,7 @@ class Simulation:
         self.vnode_count = self.random.choice((1, 2, 4, 7))
         if self.with_statements and self.random.random() < 0.6:
             self.source.statements = self.random.choice((0.03, 0.1))
+            self.source.recreates = self.recreates
         self.sink, self.store = ModelSink(), ModelStore()
         self.quiet = False
         """No more traffic: the job is to end at what the source holds."""
@@ -174,8 +180,9 @@ class Simulation:
             self.driver.saved, self.driver.plan = self.coordinator.saved, self.coordinator.plan
             self.commits += 1
             self.versions += self.coordinator.saved.schema.newest > before.schema.newest
-            if self.coordinator.saved.failure is None:
-                # A reason is stored in the middle of an epoch, whose effects the sink may hold already.
+            if self.coordinator.saved.failure is None and self.coordinator.saved.schema.cascaded is None:
+                # A reason is stored in the middle of an epoch, whose effects the sink may hold already. A copy whose
+                # rows were changed outside the log is known to be another than its source.
                 self._check_live_vnodes()
             self._check_bitmaps(before)
             self._check_own_slice(before)
@@ -183,13 +190,13 @@ class Simulation:
             if isinstance(action, Stop) and action.failure and action.failure.message.startswith(UNEXPLAINED):
                 raise WrongError(f"a read was refused, and the log should have explained it: {action.failure.detail}")
             if isinstance(action, Stop) and action.ending is not None:
-                self._renew()
+                self._renew(action.ending)
                 return
             if isinstance(action, InjectBarrier):
                 self.barriers.inject(action.barrier)
             self.outstanding.append(Outstanding(action, self.driver.perform(action), self._ended_by(action)))
 
-    def _renew(self) -> None:
+    def _renew(self, ending: Ending) -> None:
         """The table is copied again, by another job id; here nobody reads the old copy meanwhile."""
         self.renewed += 1
         self._say("RENEWED")
@@ -197,7 +204,10 @@ class Simulation:
         self.sink.applied.clear()
         self.store = ModelStore()
         self.requests = []
-        self._create(f"{self.job}+")
+        self._copy_again(f"{self.job}+", ending)
+
+    def _copy_again(self, job: str, ending: Ending) -> None:  # noqa: ARG002 - see `recreated`
+        self._create(job)
 
     def _ended_by(self, action: Action) -> tuple[Outstanding, ...]:
         """What a failed attempt has begun continues, and may report, until the restart has ended it.
@@ -275,23 +285,13 @@ class Simulation:
         self._say("CRASH")
         self._recover()
 
-    def _has_statements(self, state: BackfillState) -> bool:
-        known = GtidSet.parse(state.written.gtids)
-        captured = [t for t in self.source.log if t.statement is not None and t.end <= state.written]
-        return all(known.holds(t.gtid) for t in captured)
-
     def _change_log(self) -> None:
         """The driver dies and continues with another log: of a replica that has what the job has seen, or of a reset
         server.
 
-        Not while a statement that was captured is missing in the transactions of the stored offset: the job would meet
-        it again on the replica, and a model that carries it out twice is wrong. MySQL reports transactions once they
-        are visible. A real statement is met again, too; `schema.derive` then finds that it does not fit and makes a new
-        copy.
+        A replica on which the last statement would be met again makes a new copy necessary.
         """
         state = self.store.state
-        if not self._has_statements(state):
-            return
         plan = self._plan_of(state)
         if self.random.random() < 0.7 and state.written.gtids:
             intent = state.intent
@@ -302,6 +302,10 @@ class Simulation:
             self.source.fail_over(
                 frozenset(t.gtid for t in self.source.log if any(each.holds(t.gtid) for each in known))
             )
+            if log_switch.meets_statement_again(state):
+                self.changed_logs += 1
+                self._renew(NewCopy("a statement would come again"))
+                return
             moved = moved_to(state, self.source.position_after(state.written.gtids), plan, buffered)
         elif tiles(plan.at(state.plan_generation)) and not self._knows_statements(state):
             self.source.reset_log()

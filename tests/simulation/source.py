@@ -8,6 +8,9 @@ position.
 The table has one or two columns beside its key. Statements add the second, drop it, empty the table, take some rows
 away by their first column, change nothing, or change every row without a word in the log. One waits until nothing is in flight, as a server's metadata lock makes it,
 and nothing else is written before it is visible.
+
+A parent's rows may go, and rows of the table with them: the log holds the parent's transaction, and not a word of what
+it did to the table (`hidden`).
 """
 
 from __future__ import annotations
@@ -49,9 +52,10 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """`add`, `drop`, `truncate`, `purge`, `index`, `comment` or `convert`.
+    """`add`, `drop`, `truncate`, `purge`, `index`, `comment`, `convert` or `recreate`.
 
     Rows that are there get `value` by an `add`. A `purge` takes the rows of a partition: those that are in `partition`.
+    A `recreate` drops the table and creates it again, with one column or two.
     """
 
     kind: str
@@ -63,7 +67,12 @@ class Statement:
         return range(self.value - PURGED, self.value - PURGED // 3)
 
     def leaves(self, row: Row) -> bool:
-        return self.kind != "truncate" and not (self.kind == "purge" and row[0] in self.partition)
+        return self.kind not in ("truncate", "recreate") and not (self.kind == "purge" and row[0] in self.partition)
+
+    def columns_after(self, columns: int) -> int:
+        """How many columns a table has after it that had so many before."""
+        created = {"recreate": 1 + self.value % 2}
+        return {"add": 2, "drop": 1, **created}.get(self.kind, columns)
 
     def carried_out(self, row: Row) -> Row:
         match self.kind:
@@ -84,12 +93,15 @@ class Transaction:
     end: CdcOffset
     changes: tuple[RowChange, ...]
     statement: Statement | None = None
+    hidden: tuple[RowChange, ...] = ()
+    """Changes of rows that are not in the log."""
 
     @property
     def keys(self) -> frozenset[int]:
         if self.statement is not None:
             return frozenset(range(1000))
-        return frozenset(k for c in self.changes for k in (c.old_key, c.new_key) if k is not None)
+        changes = (*self.changes, *self.hidden)
+        return frozenset(k for c in changes for k in (c.old_key, c.new_key) if k is not None)
 
 
 class ModelSource:
@@ -108,6 +120,10 @@ class ModelSource:
         self.columns = self._base_columns = 1
         self.statements = 0.0
         """How often a step is a statement."""
+        self.recreates = 0
+        """How often a statement creates the table again; an `add` has the weight 6."""
+        self.cascades = 0.0
+        """How often a step is a change of a parent."""
         self._stalled: set[str] = set()
         self._stall = random.choice((0.0, 0.1, 0.3))
 
@@ -148,6 +164,11 @@ class ModelSource:
     def slice(self, after: CdcOffset, upto: CdcOffset) -> list[Transaction]:
         return [t for t in self.log if after < t.end and t.end <= upto]
 
+    @property
+    def oldest(self) -> CdcOffset:
+        """Where the log begins."""
+        return self.log[0].start
+
     def gtids_before(self, start: CdcOffset) -> str:
         return str(GtidSet.parse(",".join(t.gtid for t in self.log if t.end <= start)))
 
@@ -162,6 +183,8 @@ class ModelSource:
         """One random thing that happens at the source: a transaction, one becoming visible, or the end of a stall."""
         if self.statements and self.random.random() < self.statements:
             return self.statement()
+        if self.cascades and self.random.random() < self.cascades:
+            return self._cascade()
         if self._stalled and self.random.random() < 0.03:
             self._stalled.clear()
             return "stall over"
@@ -194,7 +217,7 @@ class ModelSource:
         self.columns = self._base_columns
         for transaction in kept:
             rows = [(change.op, change.old_key, change.new_key, change.value) for change in transaction.changes]
-            self._note(self._log(rows, transaction.gtid, transaction.statement))
+            self._note(self._log(rows, transaction.gtid, transaction.statement, transaction.hidden))
             self._define(transaction)
         self.visible = dict(self.logged)
 
@@ -226,14 +249,15 @@ class ModelSource:
 
     def _define(self, transaction: Transaction) -> None:
         if transaction.statement is not None:
-            self.columns = {"add": 2, "drop": 1}.get(transaction.statement.kind, self.columns)
+            self.columns = transaction.statement.columns_after(self.columns)
 
     def statement(self, kind: str = "") -> str:
         """A statement of this kind, or of any."""
         self.settle()
         self._value += 1
-        kinds = ("add" if self.columns == 1 else "drop", "truncate", "index", "comment", "convert", "purge")
-        statement = Statement(kind or self.random.choices(kinds, (6, 2, 2, 2, 1, 3))[0], self._value)
+        kinds = ("add" if self.columns == 1 else "drop", "truncate", "index", "comment", "convert", "purge", "recreate")
+        weights = (6, 2, 2, 2, 1, 3, self.recreates)
+        statement = Statement(kind or self.random.choices(kinds, weights)[0], self._value)
         self._transactions += 1
         transaction = self._log([], f"{self._server}:{self._transactions}", statement)
         self._note(transaction)
@@ -244,6 +268,24 @@ class ModelSource:
             if self.random.random() < 0.3:
                 self._stalled.add(transaction.gtid)
         return f"{statement.kind} at {transaction.start}-{transaction.end}"
+
+    def _cascade(self) -> str:
+        """Some rows of the table go, or have another value, by a change of their parent."""
+        locked = frozenset(k for t in self.unseen for k in t.keys)
+        held = [k for k in self.logged if k not in locked]
+        self._transactions, self._value = self._transactions + 1, self._value + 1
+        hidden = tuple(
+            RowChange(ChangeOp.DELETE, self.offset(self._pos), 0, key, None, ())
+            if self.random.random() < 0.5
+            else RowChange(ChangeOp.UPDATE, self.offset(self._pos), 0, key, key, (self._value,) * self.columns)
+            for key in self.random.sample(held, min(len(held), 3))
+        )
+        transaction = self._log([], f"{self._server}:{self._transactions}", None, hidden)
+        self._note(transaction)
+        self.unseen.append(transaction)
+        if self.random.random() < 0.7 and (self.flavour == "mysql" or len(self.unseen) == 1):
+            self._show(self.unseen.pop())
+        return f"cascade {[(c.old_key, c.new_key, c.value) for c in hidden]} at {transaction.end}"
 
     def _transaction(self) -> str:
         locked = frozenset(k for t in self.unseen for k in t.keys)
@@ -298,6 +340,7 @@ class ModelSource:
         rows: list[tuple[ChangeOp, int | None, int | None, Row]],
         gtid: str,
         statement: Statement | None = None,
+        hidden: tuple[RowChange, ...] = (),
     ) -> Transaction:
         if self.random.random() < 0.08:
             self._number, self._pos = self._number + 1, 4
@@ -310,9 +353,9 @@ class ModelSource:
             else:
                 self._pos, row = self._pos + 10, 0
             changes.append(RowChange(op, self.offset(self._pos), row, old, new, value))
-        if statement or not (packed or ends_on_change):
+        if statement or hidden or not (packed or ends_on_change):
             self._pos += 10
-        transaction = Transaction(gtid, start, self.offset(self._pos), tuple(changes), statement)
+        transaction = Transaction(gtid, start, self.offset(self._pos), tuple(changes), statement, hidden)
         self.log.append(transaction)
         return transaction
 
@@ -323,7 +366,7 @@ def _apply(table: Table, transaction: Transaction) -> None:
             table[key] = transaction.statement.carried_out(row)
             if not transaction.statement.leaves(row):
                 del table[key]
-    for change in transaction.changes:
+    for change in (*transaction.changes, *transaction.hidden):
         if change.old_key is not None:
             table.pop(change.old_key, None)
         if change.new_key is not None:

@@ -24,12 +24,14 @@ from consume_upstream.mark import MarkView
 from progress.state import backfill_state as states
 from progress.state.backfill_state import BackfillState, Intent, VnodeState
 from progress.state.schema_state import SchemaState
-from tests.simulation import actors
+from tests.simulation import actors, statements
 from tests.simulation.actors import Driver
+from tests.simulation.cascading import Cascading
+from tests.simulation.recreated import Recreating
 from tests.simulation.sabotage import Sabotage
-from tests.simulation.source import Statement
+from tests.simulation.source import Statement, Transaction
 from tests.simulation.world import BufferedChange, ModelSink
-from vnode_backfill.decide import coordinator, end_of_epoch, follow_statement, next_commit, next_epoch
+from vnode_backfill.decide import coordinator, end_of_epoch, follow_statement, log_switch, next_commit, next_epoch
 from vnode_backfill.decide.honour_requests import set_ranges_back
 from vnode_backfill.decide.next_epoch import Sample
 from vnode_backfill.decide.protocol import BufferChanges, SinkChanged, SinkNotChanged, StatementResolved
@@ -38,7 +40,7 @@ from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key import VnodeId
 from vnode_backfill.words.key_range import SplitPlan
 from vnode_backfill.words.lift import Lifts
-from vnode_backfill.words.schema_change import ColumnStep, NewCopy, NoEffect, StatementEffect
+from vnode_backfill.words.schema_change import ColumnStep, CreatedTable, NewCopy, NoEffect, StatementEffect
 
 SetBack = tuple[BackfillState, frozenset[VnodeId]]
 _after_statement = follow_statement.after_statement
@@ -49,7 +51,7 @@ _next_intent = next_epoch.next_intent
 _may_go_live = next_epoch.may_go_live
 _merge_bound = next_epoch.merge_bound
 _forgotten = states._forgotten
-_effect_of = actors.effect_of
+_effect_of = statements.effect_of
 
 
 def _captured_to_the_sample(
@@ -72,6 +74,29 @@ class _KeepsBeyondTheCut(Driver):
     ) -> list[tuple[BufferedChange, Mark]]:
         assert self.saved.intent is not None
         return super().kept(after, replace(intent, written=self.saved.intent.written), plan, view)
+
+
+class _CascadesOfAWholeCopy(Driver):
+    """Finds changes of parents once the table is live, as if reads showed those before."""
+
+    def cascaded(self, stretch: list[Transaction], captured: CdcOffset) -> CdcOffset | None:
+        return super().cascaded(stretch, captured) if self.saved.is_whole else None
+
+
+def _never_again(state: BackfillState) -> bool:
+    return False
+
+
+def _goes_on(state: coordinator.Coordinator) -> coordinator.Coordinator:
+    saved = replace(state.saved, schema=replace(state.saved.schema, cascaded=None))
+    return replace(state, saved=saved)
+
+
+class _BeginsLate(Recreating):
+    """Begins a table that was created where the log ends by now, as a copy that reads it may."""
+
+    def _begins(self, created: CreatedTable) -> CdcOffset:  # noqa: ARG002 - it is left alone
+        return self.source.written_offset()
 
 
 class _SeesBeyondTheCut(Driver):
@@ -258,6 +283,16 @@ STATEMENT_SABOTAGES: dict[str, Sabotage] = {
     ),
     "statements 6: a converted table is followed as if nothing had happened": Sabotage(
         patches=((actors, "effect_of", _converts_nothing),)
+    ),
+    "statements 5: a table that was created begins where the log ends": Sabotage(simulation=_BeginsLate),
+    "failover: a statement that was followed is met again": Sabotage(
+        patches=((log_switch, "meets_statement_again", _never_again),), first_seed=580
+    ),
+    "cascades: what was found while the table was copied is forgotten": Sabotage(
+        driver=_CascadesOfAWholeCopy, simulation=Cascading
+    ),
+    "cascades: a copy whose rows have changed outside the log counts as live": Sabotage(
+        simulation=Cascading, patches=((coordinator, "_overtaken", _goes_on),)
     ),
     "the sink follows before everything is merged": Sabotage(patches=((coordinator, "sink_may_change", _at_any_time),)),
     "the sink counts as changed when it is ordered": Sabotage(

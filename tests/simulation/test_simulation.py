@@ -10,6 +10,8 @@ import os
 
 import pytest
 
+from tests.simulation.cascading import Cascading
+from tests.simulation.recreated import Recreating
 from tests.simulation.sabotage import SABOTAGES
 from tests.simulation.simulator import Simulation
 from tests.simulation.statement_sabotage import STATEMENT_SABOTAGES
@@ -38,6 +40,24 @@ def test_sink_equals_source_after_any_history(chunk: int) -> None:
     assert ended > 0
     assert own_slices > 0
     assert versions > 0
+    assert renewed > 0
+
+
+def test_table_that_is_created_again_is_copied_by_the_log_alone_after_any_history() -> None:
+    created = 0
+    for seed in range(SEEDS // 40):
+        simulation = Recreating(seed)
+        simulation.run()
+        created += simulation.created
+    assert created > 0
+
+
+def test_rows_that_a_parent_changes_outside_the_log_are_copied_again_after_any_history() -> None:
+    renewed = 0
+    for seed in range(SEEDS // 40):
+        simulation = Cascading(seed)
+        simulation.run()
+        renewed += simulation.renewed
     assert renewed > 0
 
 

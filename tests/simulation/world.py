@@ -47,6 +47,7 @@ class BufferReceipt:
     kept: int
     cut: FoundStatement | None = None
     passed: tuple[FoundStatement, ...] = ()
+    cascaded: CdcOffset | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,7 +291,7 @@ class JobHere:
             self.state, self.failure = self._job.run(until)
             while isinstance(self._job.ending, NewCopy):
                 self.before_renewal()
-                self._take(renew(self._config, self._opened.store, self._job.ending.reason))
+                self._take(renew(self._config, self._opened.store, self._job.ending.reason, self._job.ending.created))
                 self.copies += 1
                 if self._stop_asked:
                     self._job.ask_to_stop()

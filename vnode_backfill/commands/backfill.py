@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from vnode_backfill.commands.say import heard_by
+from vnode_backfill.commands.tables.choose import chosen_config
 from vnode_backfill.config.job import Config, check_config, load_config
 from vnode_backfill.words.errors import BackfillError
 
@@ -51,7 +52,7 @@ class Backfill:
         from vnode_backfill.commands.plan import planned_tables
 
         with heard_by(log.info):
-            return planned_tables(self.config, master=master, only=tables)
+            return planned_tables(chosen_config(self.config), master=master, only=tables)
 
     def run(
         self,
@@ -83,14 +84,14 @@ class Backfill:
         """How far the job is, whether somebody runs it or not."""
         from vnode_backfill.commands.status import read_report
 
-        return read_report(self.config)
+        return read_report(chosen_config(self.config))
 
     def verify(self, *, spark: SparkSession | None = None, master: str | None = None) -> Verdict:
         """Compare every row of source and target; `equal` says whether they are the same, `text` lists differences."""
         from vnode_backfill.commands.verify import compare
 
         with heard_by(log.info), _within(spark):
-            return compare(self.config, master=master)
+            return compare(chosen_config(self.config), master=master)
 
 
 @contextmanager
@@ -98,7 +99,7 @@ def _within(spark: SparkSession | None) -> Iterator[None]:
     if spark is None:
         yield
         return
-    from vnode_backfill.spark.session import within
+    from vnode_backfill.spark.slots import within
 
     with within(spark):
         yield

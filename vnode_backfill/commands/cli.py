@@ -2,7 +2,7 @@
 
 0: done. 1: failed, the reason is on stderr and in the state. 2: wrong configuration, or refused before anything was
 written. Ctrl-C and SIGTERM end `run` at a SyncCheckpoint with 0, also where the JVM and the workers get the signal,
-too. `plan`, `status`, `compact`, `upgrade` and the requests start no JVM.
+too. `plan`, `status`, `compact`, `upgrade` and the requests start no JVM, and on one machine `verify` starts none.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     arguments = _parser().parse_args(argv)
     if arguments.command in _AT_ONCE:
         sys.meta_path.insert(0, _WithoutPandas())
+        # To look for plugins of pydantic is to read what every installed package says of itself.
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     code = _end_code(arguments)
     logging.shutdown()
     sys.stdout.flush()
@@ -82,11 +84,31 @@ def _dispatch(arguments: argparse.Namespace) -> int:
     # Each command is imported when it runs: `status` must not pay for Spark.
     from vnode_backfill.config.job import load_config
 
+    if arguments.config is None:
+        raise ConfigError("--config is missing", hint="Name the job's file: `--config job.yaml`.")
     overrides = {name: getattr(arguments, name, None) for name in ("vnodes", "ui.port")}
     if arguments.command == "run":
         overrides["workers"] = arguments.workers
     config = load_config(Path(arguments.config), overrides)
+    if arguments.command == "tables":
+        return _tables(config, arguments)
+    if config.many and arguments.command != "run":
+        from vnode_backfill.commands.tables.choose import chosen_config
+
+        config = chosen_config(config)
     return _request(config, arguments) if arguments.command in _REQUESTS else _work(config, arguments)
+
+
+def _tables(config: Config, arguments: argparse.Namespace) -> int:
+    from vnode_backfill.commands.tables import choose
+
+    match arguments.change:
+        case "add":
+            return choose.add_tables(config, arguments.names, arguments.priority)
+        case "remove":
+            return choose.remove_tables(config, arguments.names)
+        case _:
+            return choose.list_tables_of_job(config, as_json=arguments.json)
 
 
 def _work(config: Config, arguments: argparse.Namespace) -> int:
@@ -160,7 +182,7 @@ def _request(config: Config, arguments: argparse.Namespace) -> int:
 
 
 _REQUESTS = {"rescale", "throttle", "pause", "resume", "stop", "resnapshot", "wait", "drop"}
-_AT_ONCE = {"status", "cut", *_REQUESTS}
+_AT_ONCE = {"status", "cut", "tables", *_REQUESTS}
 
 
 def _timeout(text: str | None) -> timedelta | None:
@@ -206,6 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "cut", parents=[common, as_json], help="one offset, and the version of each of many targets there"
     )
+    _add_tables(commands.add_parser("tables", parents=[as_json], help="list, add and remove tables of a job"))
     commands.add_parser("verify", parents=[common, as_json, spark, tables], help="compare source and target row by row")
     handoff = commands.add_parser("handoff", parents=[common], help="where a job of startup_mode snapshot has ended")
     handoff.add_argument(
@@ -215,6 +238,19 @@ def _parser() -> argparse.ArgumentParser:
     _add_upkeep(commands, common, tables)
     _add_requests(commands, common, tables)
     return parser
+
+
+def _add_tables(tables: argparse.ArgumentParser) -> None:
+    later = argparse.ArgumentParser(add_help=False)
+    # The file may be named before the change or after it: what is left out after it does not count.
+    for parser, without in ((tables, None), (later, argparse.SUPPRESS)):
+        parser.add_argument("--config", metavar="job.yaml", default=without, help="the job's configuration")
+        parser.add_argument("--verbose", action="store_true", default=without, help="log what happens, to stderr")
+    later.add_argument("names", nargs="+", metavar="NAME", help="a table, as shop.items")
+    changes = tables.add_subparsers(dest="change", metavar="add|remove")
+    add = changes.add_parser("add", parents=[later], help="copy these tables from now on, whatever the file says")
+    add.add_argument("--priority", type=int, help="in place of that in the file; lower numbers are copied first")
+    changes.add_parser("remove", parents=[later], help="no longer copy these; their targets and states stay")
 
 
 def _add_upkeep(

@@ -76,6 +76,11 @@ def _stretch(config: Config, plan: SplitPlan, text: str) -> tuple[Bound, Bound]:
     low, sign, high = text.partition("..")
     if not sign:
         raise ConfigError(f"--where-key {text}: expected LOW..HIGH", hint="For example: --where-key 1000..2000")
+    if not plan.compares_keys:
+        raise ConfigError(
+            f"--where-key {text}: the table is one range, because its keys have no order here",
+            hint="Read it again with --all.",
+        )
     keys = [_key(plan.parts, low), _key(plan.parts, high)]
     if any(part.kind is KeyKind.TEXT for part in plan.parts):
         from vnode_backfill.job.open.source import open_table

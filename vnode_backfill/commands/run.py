@@ -105,7 +105,7 @@ def _renewed(config: Config, store: StateStore, ending: NewCopy) -> Opened:
     from vnode_backfill.job.open import handoff
     from vnode_backfill.job.open.renew import renew
 
-    opened = renew(config, store, ending.reason)
+    opened = renew(config, store, ending.reason, ending.created)
     say(*handoff.starting_lines(opened.start))
     return opened
 

@@ -1,28 +1,33 @@
-"""Compares source and target, whether the job runs or not."""
+"""Compares source and target, whether the job runs or not.
+
+On one machine no JVM is started. Under spark-submit, with a master that is a cluster and in a session that the caller
+gave, tasks run in Spark.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from vnode_backfill.commands.stored_job import stored_job
 from vnode_backfill.commands.tables.asked import check_one_table
-from vnode_backfill.commands.tables.verify import OpenSession, verify_tables
+from vnode_backfill.commands.tables.verify import OpenTasks, compare_tables, verify_tables
 from vnode_backfill.config.job import Config
 from vnode_backfill.job.open.locations import state_store
 from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.job.sink.description import Comparing, Verdict
+from vnode_backfill.spark.slots import needs_session, slots_of
 from vnode_backfill.words.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
     from consume_upstream.upstream_table import UpstreamTable
     from progress.store.store import Loaded
     from vnode_backfill.job.sink.description import Verdict
-    from vnode_backfill.spark.session import StartingSession
     from vnode_backfill.verify.pace import SourcePace
     from vnode_backfill.verify.table import JobProgress
+    from vnode_backfill.verify.tasks import TaskRunner
 
 
 def verify(
@@ -35,8 +40,8 @@ def verify(
             hint="Set how many rows a second it may read, or leave the key out.",
         )
     if config.many:
-        session = partial(_session, config, master, quiet=not verbose)
-        return verify_tables(config, only, session=session, compare=_verdict, as_json=as_json)
+        tasks = partial(_tasks, config, master, quiet=not verbose)
+        return verify_tables(config, only, tasks=tasks, compare=_verdict, as_json=as_json)
     check_one_table(config, only)
     verdict = compare(config, master=master, verbose=verbose)
     print(verdict.json if as_json else verdict.text)
@@ -44,27 +49,39 @@ def verify(
 
 
 def compare(config: Config, *, master: str | None, verbose: bool = False) -> Verdict:
-    """Compare source and target of one table."""
-    return _verdict(config, partial(_session, config, master, quiet=not verbose))
+    """Compare source and target of the job's table, or of all its tables."""
+    tasks = partial(_tasks, config, master, quiet=not verbose)
+    return compare_tables(config, (), tasks=tasks, compare=_verdict) if config.many else _verdict(config, tasks)
 
 
-def _verdict(config: Config, session: OpenSession) -> Verdict:
+def _verdict(config: Config, tasks: OpenTasks) -> Verdict:
     """Compare one table."""
     _, loaded = stored_job(config)
     return configured_sink(config).verify(
         Comparing(
             loaded,
-            session=session,
+            tasks=tasks,
             source=partial(_source, config, loaded),
             progress=partial(_progress, config),
         )
     )
 
 
-def _session(config: Config, master: str | None, *, quiet: bool) -> AbstractContextManager[StartingSession]:
-    from vnode_backfill.spark.session import session_starting
+@contextmanager
+def _tasks(config: Config, master: str | None, *, quiet: bool) -> Iterator[TaskRunner]:
+    """Where tasks run: in Spark only if that has cores that this process has not, or is there already."""
+    if not needs_session(config, master):
+        from vnode_backfill.verify.tasks_here import TasksHere
 
-    return session_starting(config, master, quiet=quiet, daemon_module=configured_sink(config).daemon_module)
+        with TasksHere(slots_of(master) if master else None) as here:
+            yield here
+        return
+    from vnode_backfill.spark.session import session_starting
+    from vnode_backfill.verify.tasks_in_spark import TasksInSpark
+
+    daemon = configured_sink(config).daemon_module
+    with session_starting(config, master, quiet=quiet, daemon_module=daemon) as session:
+        yield TasksInSpark(session)
 
 
 @contextmanager

@@ -167,6 +167,7 @@ class EpochConfig(Section):
     backfill: Duration = timedelta(seconds=10)
     live: Duration = timedelta(seconds=1)
     cut: Duration | None = None
+    lag: Duration | None = None
 
 
 class QueryCheck(Section):
@@ -291,11 +292,22 @@ class Config(Section):
     spark: Options = Field(default_factory=dict)
 
     _whole: tuple[str, str] | None = PrivateAttr(default=None)
+    _among_many: bool = PrivateAttr(default=False)
 
     @property
     def whole(self) -> tuple[str, str] | None:
         """State path and name of the job of many tables that this one is a part of; None for a job of its own."""
         return self._whole
+
+    @property
+    def among_many(self) -> bool:
+        """Whether this describes one table of a job of many."""
+        return self._among_many
+
+    def as_one_of_many(self) -> Config:
+        one = self.model_copy()
+        one._among_many = True
+        return one
 
     def as_part_of(self, whole: Config, name: str, path: str) -> Config:
         """This configuration of one table, as a part of a job of many: its state is below `path`."""
@@ -345,6 +357,8 @@ class Config(Section):
         ids, readers = self.mysql.server_id_range, self.limits.log_readers
         if self.epoch.cut is not None and not self.many:
             pairs.append(("epoch.cut", "is allowed only with mysql.tables: the target of one table is always a cut"))
+        if self.epoch.lag is not None and not self.many:
+            pairs.append(("epoch.lag", "is allowed only with mysql.tables: of one table every epoch is merged"))
         if ids.count < readers:
             pairs.append(("mysql.server_id_range", f"is {ids}; must hold limits.log_readers ids, which is {readers}"))
         if pairs:

@@ -26,6 +26,7 @@ from vnode_backfill.config.values import Count, CountOrZero, Flag, Place, Sectio
 from vnode_backfill.words.table_name import TableName, TablePattern
 
 DEFAULT_PRIORITY = 100
+HIGHEST_PRIORITY = 1_000_000
 _LONGEST_NAME = 64
 """Characters of the name of a database or of a table, on every server."""
 
@@ -85,7 +86,7 @@ class TableEntry(Section):
     """A table or a pattern, and what is different there; a key that is not given is as the job's."""
 
     table: Pattern
-    priority: Annotated[int, Strict(), between(0, 1_000_000)] = DEFAULT_PRIORITY
+    priority: Annotated[int, Strict(), between(0, HIGHEST_PRIORITY)] = DEFAULT_PRIORITY
     rows_per_second: CountOrZero | None = None
     range_rows: Count | None = None
     zero_dates: ZeroDates | None = None

@@ -91,11 +91,11 @@ def table_config(config: Config, name: TableName, *, fold_case: bool = False) ->
     limits = config.limits.model_copy(update=_given(entry, _LIMITS))
     try:
         sink = config.sink.model_copy(update=_sink(config, entry, name))
-        epoch = config.epoch.model_copy(update={"cut": None})
+        epoch = config.epoch.model_copy(update={"cut": None, "lag": None})
         own: dict[str, object] = {
             "mysql": mysql, "sink": sink, "limits": limits, "epoch": epoch, **_given(entry, _OF_THE_JOB),
         }  # fmt: skip
-        return Config.model_validate({**dict(config), **own})
+        return Config.model_validate({**dict(config), **own}).as_one_of_many()
     except ValidationError as error:
         found = [str(mistake) for item in error.errors() for mistake in explain(item, Config)]
     at = f"mysql.tables[{config.mysql.tables.index(entry)}]"

@@ -12,10 +12,13 @@ events. No clock, no socket, no Spark: the whole protocol can be run in a test, 
     SAMPLING ──Sampled──► COMMITTING (this epoch's end and the next one's intent, in one commit)
                       └─► IDLE where nothing changed and nothing is to be done: a Barrier, nothing is written
     COMMITTING ──StateCommitted──► WORKING (next epoch) | IDLE | STOPPED
-    IDLE     ──Sampled, RequestArrived──► as SAMPLING
+    IDLE     ──Sampled, RequestArrived, CaughtUp──► as SAMPLING
     any      ──ActorFailed──► RETRYING ──EpochRestarted──► the same stage again, from its beginning
              ──definite, or too often──► FAILING ──StateCommitted──► STOPPED
              ──definite, during a commit──► RETRYING ──► that commit again ──StateCommitted──► FAILING
+
+A change of another table may have changed rows of this one outside the log (`schema.cascaded`). The copy is then
+completed, and stops with a new copy as its ending: however many such changes came meanwhile, they need one.
 
 The sink follows the definition beside the epochs: `ChangeSink` is ordered when everything before the statement is
 merged, and once more by whoever begins again. The commit after `SinkChanged` says that it has followed. A statement
@@ -41,10 +44,11 @@ from progress.state.backfill_state import (
     RequestKind,
 )
 from progress.state.barriers import CdcTableBackfillProgress, CreateMviewProgress
+from progress.state.parked import may_rest, moved_on
 from progress.state.report import NOTHING_IN_HAND
 from vnode_backfill.decide.coordination import Coordinator, Stage
 from vnode_backfill.decide.end_of_epoch import NOTHING_COLLECTED
-from vnode_backfill.decide.follow_statement import set_aside, unexplained
+from vnode_backfill.decide.follow_statement import cascade_met, set_aside, unexplained
 from vnode_backfill.decide.honour_requests import controlled
 from vnode_backfill.decide.next_commit import is_stopping, next_commit
 from vnode_backfill.decide.next_epoch import (
@@ -58,6 +62,7 @@ from vnode_backfill.decide.protocol import (
     Action,
     ActorFailed,
     BufferChanges,
+    CaughtUp,
     ChangesBuffered,
     ChangeSink,
     CommitEpoch,
@@ -105,7 +110,7 @@ def decide(state: Coordinator, event: Event) -> Decision:  # noqa: PLR0912 - one
     match event:
         case Sampled(ticket=ticket) if ticket < state.asked:
             return state, ()
-        case Started() | PlanExtended() | Sampled() | StatementResolved() if state.stage in (
+        case Started() | PlanExtended() | Sampled() | StatementResolved() | CaughtUp() if state.stage in (
             Stage.RETRYING,
             Stage.FAILING,
         ):
@@ -123,6 +128,8 @@ def decide(state: Coordinator, event: Event) -> Decision:  # noqa: PLR0912 - one
             return _followed(state, event)
         case Sampled(sample=sample, ticket=state.asked) if state.stage in (Stage.SAMPLING, Stage.IDLE):
             return _prepare_commit(state, sample)
+        case CaughtUp(reached=reached) if state.stage is Stage.IDLE and may_rest(state.saved):
+            return _sample(replace(state, saved=moved_on(state.saved, reached)))
         case StateCommitted(revision=revision) if state.pending and state.pending.revision == revision:
             return _committed(state, state.pending)
         case RequestArrived(request=request):
@@ -163,6 +170,7 @@ def _is_of_epoch(state: Coordinator, epoch: Epoch) -> bool:
 
 def _start(state: Coordinator) -> Decision:
     initial = InjectBarrier(Barrier(state.saved.epoch, BarrierKind.INITIAL))
+    state = _overtaken(state)
     if state.saved.intent is None:
         state, actions = _sample(replace(state, stage=Stage.IDLE))
         state, change = _change_sink(state)
@@ -292,6 +300,14 @@ def _resolved(state: Coordinator, event: StatementResolved) -> Decision:
     return _sample(replace(state, resolved=event if event.effect is not None else None))
 
 
+def _overtaken(state: Coordinator) -> Coordinator:
+    """A whole copy of which rows were changed outside the log stops, so that a new one follows."""
+    saved = state.saved
+    if saved.schema.cascaded is None or not saved.is_whole or state.stopping:
+        return state
+    return replace(state, met=cascade_met(saved.schema.cascaded), stopping=True)
+
+
 def _prepare_commit(state: Coordinator, sample: Sample) -> Decision:
     state = replace(state, first_sample=state.first_sample or sample.written)
     committing = next_commit(state, sample)
@@ -327,6 +343,7 @@ def _committed(state: Coordinator, saved: BackfillState) -> Decision:
         refused=_refused(state),
     )
     trim = TrimBuffer(saved.lowest_applied)
+    state = _overtaken(state)
     if saved.intent is not None:
         state, actions = _work(state)
         return state, (trim, *actions)

@@ -6,6 +6,8 @@ read. A vnode whose last range was read is in catch-up. One that was merged is l
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from consume_upstream.log.offset import CdcOffset
@@ -14,6 +16,7 @@ from vnode_backfill.decide.next_epoch import merge_bound, merging_vnodes
 from vnode_backfill.decide.protocol import ChangesBuffered, EpochMerged, RangeReceipt, RangesRead
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import LawBrokenError
+from vnode_backfill.words.key import VnodeId
 from vnode_backfill.words.key_range import SplitPlan
 
 
@@ -41,11 +44,14 @@ def after_epoch(saved: BackfillState, intent: Intent, plan: SplitPlan, collected
         )
     cut = collected.buffered.cut
     merged = {v.vnode for v in merging_vnodes(saved, intent, cut)}
-    read = {receipt.ordinal: receipt for receipt in collected.receipts}
+    read: defaultdict[VnodeId, list[RangeReceipt]] = defaultdict(list)
+    receipts = {receipt.ordinal: receipt for receipt in collected.receipts}
+    for ordinal, vnode in plan.vnodes_of_ordinals(receipts).items():
+        read[vnode].append(receipts[ordinal])
     bound = merge_bound(saved, intent, cut)
     captured = cut.before if cut else intent.written
     vnodes = tuple(
-        _read(_merged(v, bound, intent.epoch) if v.vnode in merged else v, plan, read, intent.epoch)
+        _read(_merged(v, bound, intent.epoch) if v.vnode in merged else v, plan, read.get(v.vnode, ()), intent.epoch)
         for v in saved.vnodes
     )
     return forget_old_reads(
@@ -57,6 +63,7 @@ def after_epoch(saved: BackfillState, intent: Intent, plan: SplitPlan, collected
             missing=collected.buffered.missing,
             changed=captured if collected.buffered.kept else saved.changed,
             vnodes=vnodes,
+            schema=saved.schema.with_cascade(collected.buffered.cascaded),
         )
     )
 
@@ -65,19 +72,17 @@ def _merged(vnode: VnodeState, bound: CdcOffset, epoch: Epoch) -> VnodeState:
     return replace(vnode, phase=Phase.LIVE, applied=bound, epoch=epoch, floor=None)
 
 
-def _read(vnode: VnodeState, plan: SplitPlan, read: dict[int, RangeReceipt], epoch: Epoch) -> VnodeState:
+def _read(vnode: VnodeState, plan: SplitPlan, read: Sequence[RangeReceipt], epoch: Epoch) -> VnodeState:
+    """The vnode with these reads, which are all of its own ranges."""
     if not read:
         return vnode
-    planned = {r.ordinal for r in plan.of_vnode(vnode.vnode)}
-    mine = sorted(planned & read.keys())
-    if not mine:
-        return vnode
+    mine = sorted(receipt.ordinal for receipt in read)
     reads = (*vnode.reads, *((ordinal, epoch) for ordinal in mine))
-    done = len(reads) == len(planned)
+    done = len(reads) == len(plan.of_vnode(vnode.vnode))
     return replace(
         vnode,
         reads=reads,
-        rows=vnode.rows + sum(read[ordinal].rows for ordinal in mine),
+        rows=vnode.rows + sum(receipt.rows for receipt in read),
         replaces=vnode.replaces - set(mine),
         epoch=epoch,
         complete=epoch if done else None,

@@ -92,6 +92,12 @@ def set_aside(epoch: Epoch, met: StatementResolved, reason: str) -> Failure:
     )
 
 
+def cascade_met(at: CdcOffset) -> StatementResolved:
+    """The end of a copy whose rows were changed outside the log, up to an offset."""
+    found = FoundStatement(at, at, "rows of a parent table were deleted, or their keys changed")
+    return StatementResolved(found, NewCopy("a foreign key has changed rows of the table outside the log"))
+
+
 def schema_at_end(after: BackfillState, met: StatementResolved | None) -> SchemaState:
     """The versions that the next commit keeps; `met` is the statement at which the job ends with it."""
     schema = after.schema.without_old(after.lowest_applied)
@@ -126,7 +132,7 @@ def _with_version(state: BackfillState, resolved: StatementResolved) -> Backfill
     version = DefinitionVersion(
         number=state.schema.newest + 1, before=found.before, after=found.after, since=Epoch(state.epoch + 1),
         statement=found.text, shape=resolved.shape, steps=effect.steps if isinstance(effect, Carried) else (),
-        emptied=isinstance(effect, Emptied),
+        emptied=isinstance(effect, Emptied), gtid=found.gtid,
     )  # fmt: skip
     return replace(state, schema=state.schema.with_version(version).noted(found, _said(version)))
 

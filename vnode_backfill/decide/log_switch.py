@@ -18,6 +18,10 @@ or some. Giving it up is safe:
     r1 read in 7   read in 8; its vnode merges first in 10, up to w[9], which is of the new log
     r2 in 8        unread; replaces whatever a read of it has left
 
+A statement is different: it must not be met again. The columns after it are those that rows from before it would be
+read by, and following it twice is wrong. MySQL reports a transaction once it is visible, so an offset after a statement
+may not hold the statement's transaction yet. A job that moves in that moment makes a new copy (`meets_statement_again`).
+
 `begun_again` is for a log of which a part is lost. Nothing of the old log counts, every vnode is at the start of the
 new one, and every range is read again and replaces. A key between two ranges is read by nobody. While the log is whole
 that does no harm; here it would. So the plan must tile (`tiles`). After an extension only the plan of a single integer
@@ -78,6 +82,16 @@ def moved_to(
     if given_up and given_up.ordinals:
         moved, _ = set_ranges_back(moved, plan, given_up.ordinals)
     return replace(moved, visible=latest_visible_of(moved.visible, moved))
+
+
+def meets_statement_again(state: BackfillState) -> bool:
+    """Whether another server's log, taken up after the written offset, holds the last statement that was followed.
+
+    Only the last one: a table is not changed again before the statement is visible.
+    """
+    last = state.schema.versions[-1] if state.schema.versions else None
+    known = parse_gtids(state.written.gtids)
+    return last is not None and bool(last.gtid) and not known.holds(last.gtid)
 
 
 def begun_again(state: BackfillState, start: CdcOffset, plan: SplitPlan) -> BackfillState:

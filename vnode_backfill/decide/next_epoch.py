@@ -168,7 +168,7 @@ def start_reading(state: BackfillState, intent: Intent | None, plan: SplitPlan) 
     ordinals = intent.ordinals if intent else frozenset()
     if not ordinals:
         return state
-    begun = {planned.vnode for planned in plan.ranges if planned.ordinal in ordinals}
+    begun = set(plan.vnodes_of_ordinals(ordinals).values())
     return replace(
         state,
         vnodes=tuple(

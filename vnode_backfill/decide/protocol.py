@@ -18,6 +18,7 @@ from progress.state.barriers import (
     LocalBarrierEvent,
     OtherEvent,
 )
+from progress.state.parked import Reached
 from progress.state.schema_state import DefinitionVersion
 from vnode_backfill.decide.next_epoch import Sample
 from vnode_backfill.words.epoch import Barrier, Epoch
@@ -55,7 +56,8 @@ class ChangesBuffered:
     """The log up to the intent's written offset is in the buffer; `kept` changes of it were not dropped.
 
     With a `cut` it is there up to the point before a statement that may concern the table. `passed` are statements
-    that concern it and change nothing.
+    that concern it and change nothing. Up to `cascaded` there is a change of another table that has changed rows of
+    this one outside the log.
     """
 
     epoch: Epoch
@@ -67,6 +69,7 @@ class ChangesBuffered:
     """When the newest change among them was made, in seconds since 1970; 0 where there was none."""
     cut: FoundStatement | None = None
     passed: tuple[FoundStatement, ...] = ()
+    cascaded: CdcOffset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,13 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """The log was read that far for a table that rests, and holds nothing of it (see `progress.state.parked`)."""
+
+    reached: Reached
+
+
+@dataclass(frozen=True, slots=True)
 class StateCommitted:
     revision: int
 
@@ -161,7 +171,7 @@ class EpochRestarted:
 Event = (
     Started | RangesRead | ChangesBuffered | EpochMerged | ReceiptsCommitted | PlanExtended | Sampled | StateCommitted
     | RequestArrived | ActorFailed | EpochRestarted | CreateMviewProgress | CdcTableBackfillProgress
-    | StatementResolved | SinkChanged | SinkNotChanged
+    | StatementResolved | SinkChanged | SinkNotChanged | CaughtUp
 )  # fmt: skip
 
 

@@ -12,11 +12,26 @@ from vnode_backfill.sinks import Sink
 from vnode_backfill.words.errors import PlanRefusedError, SourceError
 from vnode_backfill.words.key import KeyKind
 from vnode_backfill.words.key_range import Bound, Bounds, SplitPlan, bound_of
-from vnode_backfill.words.plan import EstimateRows, TableFacts, extend_plan, make_plan, plan_bounds, target_rows
+from vnode_backfill.words.plan import (
+    MAX_TARGET_ROWS,
+    EstimateRows,
+    TableFacts,
+    extend_plan,
+    make_plan,
+    plan_bounds,
+    target_rows,
+)
+from vnode_backfill.words.units import format_size
+from vnode_backfill.words.whole_plan import whole_plan
 
 
 def plan_table(table: UpstreamTable, config: Config) -> tuple[TableFacts, SplitPlan]:
-    """Cut the table as it is now into ranges; the first offset must have been sampled before."""
+    """Cut the table as it is now into ranges; the first offset must have been sampled before.
+
+    A table of a job of many whose keys cannot be ordered here is one range, if it fits into one.
+    """
+    if config.among_many and (reason := table.unordered_key()):
+        return _one_range(table, config, reason)
     with table.session() as session:
         facts = session.table_facts()
         bounds = _ask(session, facts, _target(facts, config))
@@ -38,6 +53,8 @@ def extended_plan(table: UpstreamTable, sink: Sink, plan: SplitPlan, config: Con
 
     Keys that only the sink holds count too: they are gone at the source, and reading their stretch again removes them.
     """
+    if not plan.compares_keys:
+        return plan
     with table.session() as session, KeyOrder(table, plan) as order:
         facts = session.table_facts()
         held = session.order_bounds(sink.key_extremes(order.weights))
@@ -54,6 +71,23 @@ def extended_plan(table: UpstreamTable, sink: Sink, plan: SplitPlan, config: Con
         beyond = _beyond(session, plan, last, known)
         above = _stretch(session, facts, beyond, max(beyond, known[-1]), target) if beyond else ()
         return extend_plan(plan, below=below, above=above)
+
+
+def _one_range(table: UpstreamTable, config: Config, reason: str) -> tuple[TableFacts, SplitPlan]:
+    """The whole table as one range: no larger than the largest that is ever planned, by the server's statistics."""
+    table.check_walkable()
+    size, limits, key = table.estimated_size(), config.limits, table.definition.key
+    most = limits.range_rows or MAX_TARGET_ROWS
+    if size.rows > most or size.rows * size.row_bytes > limits.range_bytes or config.sink.delta is None:
+        raise PlanRefusedError(
+            f"{reason}; such a table is copied as one range into a Delta table, of at most {most:,} rows and "
+            f"{format_size(limits.range_bytes)}",
+            detail=f"It has about {size.rows:,} rows of {size.row_bytes} bytes.",
+            hint="Raise `range_rows` of its entry in mysql.tables, give it another key, or give it a job of its own with "
+            "`executor: single`.",
+        )
+    plan = whole_plan(key, config.vnodes, size.rows)
+    return TableFacts(plan.parts, None, None, size.rows, size.row_bytes), plan
 
 
 def _beyond(session: UpstreamSession, plan: SplitPlan, last: Bound, known: list[Bound]) -> Bound | None:

@@ -89,7 +89,10 @@ def read_tables(spark: SparkContext, tables: Sequence[Sequence[Lane]]) -> list[T
 
 
 def shares_of(tables: Sequence[Sequence[Lane]]) -> list[list[tuple[int, Lane]]]:
-    """Per worker the lanes that it reads, each with the number of its table. A limit is shared among the workers."""
+    """Per worker the lanes that it reads, each with the number of its table. A limit is shared among the workers.
+
+    A lane with a limit waits most of its time, so those without one come first.
+    """
     workers = max((len(lanes) for lanes in tables), default=0)
     shares = [
         [(number, lanes[worker]) for number, lanes in enumerate(tables) if worker < len(lanes) and lanes[worker].ranges]
@@ -98,7 +101,7 @@ def shares_of(tables: Sequence[Sequence[Lane]]) -> list[list[tuple[int, Lane]]]:
     shares = [share for share in shares if share]
     limits = [lane.rows_per_second for share in shares for _, lane in share]
     if not shares or None in limits:
-        return shares
+        return [sorted(share, key=lambda pair: pair[1].rows_per_second is not None) for share in shares]
     # A worker reads one table after the other, so each table may have its whole limit, shared among the workers.
     totals = [sum(lane.rows_per_second or 0 for lane in lanes if lane.ranges) for lanes in tables]
     largest = max(lane.ranges[0].estimated_rows for share in shares for _, lane in share)
@@ -205,7 +208,8 @@ class VnodeStream:
             self._lane.progress.tell(self._rows_read, ranges)
 
     def _rows(self, session: UpstreamSession, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
-        if self._budget.rate is None:
+        if self._budget.rate is None or not self._lane.plan.compares_keys:
+            # A range whose keys nobody compares has no place to continue from. It is small.
             yield from session.read_range(planned.range)
             return
         after: Key | None = None
@@ -233,6 +237,9 @@ class VnodeStream:
         batch prove the rest; they are asked for when the range is read, because the lane's one connection is busy until
         then. No receipt exists before this has ended.
         """
+        if not self._lane.plan.compares_keys:
+            yield from batches
+            return
         text = any(part.kind is KeyKind.TEXT for part in self._lane.plan.parts)
         probes: list[pa.RecordBatch] = []
         for batch in batches:

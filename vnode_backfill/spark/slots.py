@@ -2,13 +2,16 @@
 
 Snapshot, log and merge run at the same time. With fewer slots than they need, they wait in turn: the log waits for the
 snapshot, and epochs become longer. That is slow and not wrong, so it is a warning. This module does not import Spark,
-because requests ask it too.
+because commands ask it that start none.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from vnode_backfill.config.job import Config, Executor
@@ -16,8 +19,10 @@ from vnode_backfill.words.finding import Finding, Level
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 _CHECK = "spark.task_slots"
+_GIVEN: ContextVar[SparkSession | None] = ContextVar("given session", default=None)
 
 
 def slots_needed(config: Config, workers: int | None = None) -> int:
@@ -50,6 +55,26 @@ def session_slots(context: SparkContext) -> int:
 def submitted() -> bool:
     """Whether spark-submit has started this process, with a JVM of its own."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+@contextmanager
+def within(session: SparkSession) -> Iterator[None]:
+    """Let what this thread runs in the block use this session, and leave it and its JVM alive."""
+    token = _GIVEN.set(session)
+    try:
+        yield
+    finally:
+        _GIVEN.reset(token)
+
+
+def given_session() -> SparkSession | None:
+    """The session that the caller of this thread gave."""
+    return _GIVEN.get()
+
+
+def needs_session(config: Config, master: str | None) -> bool:
+    """Whether tasks that need no Spark have to run in it all the same: it is there already, or it is a cluster."""
+    return submitted() or given_session() is not None or slots_of(master or local_master(config)) is None
 
 
 def check_slots(config: Config, slots: int) -> Finding:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from consume_upstream.upstream_table import Stretch, ValueForms
 from vnode_backfill.delta.commits import DeltaLog
@@ -26,6 +25,12 @@ from vnode_backfill.words.key_range import Bound, KeyRange
 __all__ = ["TargetView", "open_target"]
 
 _NOT_READ_BY_FILES = frozenset({"columnMapping"})
+_NAMES = {
+    pa.bool_(): "boolean", pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint",
+    pa.float32(): "float", pa.float64(): "double", pa.date32(): "date",
+    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), "string"),
+    **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), "binary"),
+}  # fmt: skip
 _PRUNING = 4_000_000
 """How many pairs of a file and a range are looked at before reading all files is cheaper."""
 
@@ -128,5 +133,14 @@ def _column_differences(definition: TableDefinition, target: pa.Schema) -> list[
 
 
 def _types(schema: pa.Schema) -> dict[str, str]:
-    """The columns' types as Spark calls them."""
-    return {field.name: field.dataType.simpleString() for field in from_arrow_schema(schema, prefer_timestamp_ntz=True)}
+    """The columns' types as Spark's SQL calls them."""
+    return {field.name: _type_name(field.type) for field in schema}
+
+
+def _type_name(kind: pa.DataType) -> str:
+    """The name of a type; one that this system never writes keeps Arrow's name."""
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    return _NAMES.get(kind, str(kind))

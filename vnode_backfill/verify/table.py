@@ -38,12 +38,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from consume_upstream.log.offset import CdcOffset
 from consume_upstream.upstream_table import FORM, ROW_DIGEST, Checksums, Stretch, Sums, UpstreamTable
+from vnode_backfill.delta.files import DataFile
 from vnode_backfill.delta.storage import Storage
-from vnode_backfill.spark.tasks import run_tasks
 from vnode_backfill.verify.changed_keys import ChangedKeys
 from vnode_backfill.verify.delta_version import TargetView, open_target
 from vnode_backfill.verify.groups import (
@@ -66,8 +65,10 @@ from vnode_backfill.verify.tasks import (
     SourceKeys,
     SourceSums,
     TargetDigests,
+    TargetFiles,
     TargetRows,
     TargetSums,
+    TaskRunner,
     combined,
     tell_rows,
     tell_sums,
@@ -123,7 +124,7 @@ class _Found:
 
 
 def verify_table(  # noqa: PLR0913 - the options are keyword-only
-    spark: SparkSession,
+    tasks: TaskRunner,
     table: UpstreamTable,
     plan: SplitPlan | None,
     target: Storage,
@@ -135,14 +136,14 @@ def verify_table(  # noqa: PLR0913 - the options are keyword-only
 ) -> Verification:
     """Compare every row of the source with the Delta table at `target`; changes neither.
 
-    `plan` is None for a job without ranges. `workers` connections read the source. `limit` bounds the keys whose
+    `tasks` runs what reads many rows. `plan` is None for a job without ranges. `workers` connections read the source. `limit` bounds the keys whose
     difference is reported; all are counted. `job` says how far the target is. `pace` is how fast the source may be read.
     """
     started = time.monotonic()
     _check_definition(table)
     progress = job() if job is not None else None
     view = open_target(table.definition, target, table.forms)
-    comparison = _Comparison(spark, table, view, _Limits(workers, limit, pace), job)
+    comparison = _Comparison(tasks, table, view, _Limits(workers, limit, pace), job)
     comparison.begin(progress)
     ranges = stretches_of(plan)
     comparison.compare(ranges, {planned.range for planned in plan.ranges} if plan is not None else set())
@@ -162,13 +163,12 @@ class _Comparison:
     """One comparison: what was found so far, and the passes that find it."""
 
     def __init__(
-        self, spark: SparkSession, table: UpstreamTable, view: TargetView, limits: _Limits, job: AskJob | None
+        self, tasks: TaskRunner, table: UpstreamTable, view: TargetView, limits: _Limits, job: AskJob | None
     ) -> None:
-        self._spark = spark.sparkContext
+        self._tasks = tasks
         self._table, self._definition, self._view = table, table.definition, view
         self._workers, self._limit, self._pace, self._job = limits.workers, limits.told, limits.pace, job
         self._rows_each = 1
-        self._slots = max(2, self._spark.defaultParallelism)
         self._found: list[_Found] = []
         self._counts = dict.fromkeys(DifferenceKind, 0)
         self._unproven: dict[bytes, _Found] = {}
@@ -228,7 +228,7 @@ class _Comparison:
     ) -> tuple[Sums, Sums]:
         numbered = stretches if placement.parts else [(0, stretch) for _, stretch in stretches]
         files = None if wanted is None else self._view.files_of([s for _, s in stretches], placement.parts)
-        read = [TargetSums(lane, placement, wanted) for lane in self._view.lanes(self._slots, files)]
+        read = [TargetSums(lane, placement, wanted) for lane in self._lanes(self._view, files)]
         source: list[Sums] = []
         target: list[Sums] = []
         for some in self._pace.rounds(numbered, self._rows_each):
@@ -236,12 +236,15 @@ class _Comparison:
                 SourceSums(self._table, self._view.columns, lane, placement.buckets)
                 for lane in dealt(some, self._workers)
             ]
-            tasks: list[SourceSums | TargetSums] = [*lanes, *read]
-            told = run_tasks(self._spark, tell_sums, tasks)
-            source += told[: len(lanes)]
-            target += told[len(lanes) :]
+            here, there = self._tasks.run(tell_sums, lanes, read)
+            source += here
+            target += there
             read = []
         return combined(source), combined(target)
+
+    def _lanes(self, view: TargetView, files: Sequence[DataFile] | None = None) -> list[TargetFiles]:
+        rows = sum(file.live_rows or 0 for file in (view.files if files is None else files))
+        return view.lanes(self._tasks.lanes(rows), files)
 
     def _narrowed(
         self, stretches: Sequence[Stretch], placement: Placement, found: Agreement
@@ -272,7 +275,7 @@ class _Comparison:
             for some in self._pace.rounds(asked, self._rows_each)
         )
         files = self._view.files_of([stretch for stretch, _ in asked], placement.parts)
-        target = [TargetDigests(lane, placement, groups) for lane in self._view.lanes(self._slots, files)]
+        target = [TargetDigests(lane, placement, groups) for lane in self._lanes(self._view, files)]
         common, found = self._compared(source, target, self._view)
         self._common += common
         self._changes.read(self._table.written_offset())
@@ -329,7 +332,7 @@ class _Comparison:
             [SourceKeys(self._table, self._view.columns, lane) for lane in dealt(some, self._workers)]
             for some in self._pace.rounds(keys, 1)
         )
-        target = [TargetRows(lane, forms, whole=False) for lane in view.lanes(self._slots)]
+        target = [TargetRows(lane, forms, whole=False) for lane in self._lanes(view)]
         _, found = self._compared(source, target, view)
         asked_for = set(forms)
         # The server finds a text key by its collation: rows that were not asked for are other keys.
@@ -348,10 +351,9 @@ class _Comparison:
         here: list[pa.Table] = []
         there: list[pa.Table] = []
         for lanes in source:
-            tasks: list[SourceDigests | SourceKeys | TargetDigests | TargetRows] = [*lanes, *target]
-            told = run_tasks(self._spark, tell_rows, tasks)
-            here += told[: len(lanes)]
-            there += told[len(lanes) :]
+            of_source, of_target = self._tasks.run(tell_rows, lanes, target)
+            here += of_source
+            there += of_target
             target = ()
         return _compared(here, there, self._definition.key, view)
 
@@ -381,9 +383,9 @@ class _Comparison:
     def _target_rows(self, wanted: Sequence[_Found], view: TargetView) -> dict[bytes, tuple[Value, ...]]:
         forms = tuple(each.form for each in wanted)
         rows: dict[bytes, tuple[Value, ...]] = {}
-        for told in run_tasks(
-            self._spark, tell_rows, [TargetRows(lane, forms, whole=True) for lane in view.lanes(self._slots)]
-        ):
+        asked = [TargetRows(lane, forms, whole=True) for lane in self._lanes(view)]
+        _, found_rows = self._tasks.run(tell_rows, list[SourceKeys](), asked)
+        for told in found_rows:
             if told.num_rows:
                 found = _tuples(told.select(list(self._view.columns)))
                 rows |= dict(zip(told.column(FORM).to_pylist(), found, strict=True))

@@ -1,4 +1,4 @@
-"""Computes what each side of a comparison says about its rows, as Spark tasks: sums of groups, digests of rows, rows.
+"""Computes what each side of a comparison says about its rows, as tasks: sums of groups, digests of rows, rows.
 
 A group is a set of rows that both sides can separate from the others by the key alone. Where the client can order the
 key's values, it is a range of the key. Where it cannot (text under a collation, and the keys that only a walk can
@@ -6,13 +6,15 @@ read), it is a bucket of a hash of the key's bytes, and the ranges are only how 
 into buckets too, to narrow a difference down. The number of a group is range × buckets + bucket.
 
 The source computes its side itself and answers with numbers (`SourceSums`). The files of the target are read where the
-task runs, with the same forms of values (see `ValueForms`). Nothing here decides what a disagreement means.
+task runs, with the same forms of values (see `ValueForms`). Nothing here decides what a disagreement means, or where a
+task runs: that is the `TaskRunner`'s (`tasks_here`, `tasks_in_spark`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +30,8 @@ from vnode_backfill.words.columns import Column, TableDefinition
 from vnode_backfill.words.key import Key, KeyPart, fixed_orders, order_key
 
 __all__ = [
-    "Groups", "Placement", "SourceDigests", "SourceKeys", "SourceSums", "TargetDigests", "TargetFiles", "TargetRows",
-    "TargetSums", "combined", "tell_rows", "tell_sums",
+    "Groups", "Placement", "SourceDigests", "SourceKeys", "SourceSums", "SourceTask", "TargetDigests", "TargetFiles",
+    "TargetRows", "TargetSums", "TargetTask", "TaskRunner", "combined", "tell_rows", "tell_sums",
 ]  # fmt: skip
 
 Groups = npt.NDArray[np.int64]
@@ -129,6 +131,11 @@ class TargetFiles:
                 yield from read_batches(self.storage, file.path, schema, gone=gone)
 
     @property
+    def rows(self) -> int:
+        """About how many rows there are."""
+        return sum(file.live_rows or 0 for file in self.files)
+
+    @property
     def compared(self) -> list[Column]:
         return [self.definition.column(name) for name in self.columns]
 
@@ -208,6 +215,30 @@ class TargetRows:
                 rows, forms = rows.filter(inside), forms.filter(inside)
                 found.append(rows.append_column(_FORMS, forms) if self.whole else self.files.with_digests(rows, forms))
         return pa.concat_tables(found) if found else pa.table({FORM: pa.array([], pa.binary())})
+
+
+SourceTask = SourceSums | SourceDigests | SourceKeys
+TargetTask = TargetSums | TargetDigests | TargetRows
+Source = TypeVar("Source", bound=SourceTask)
+Target = TypeVar("Target", bound=TargetTask)
+Result = TypeVar("Result")
+
+
+class TaskRunner(Protocol):
+    """Where tasks run."""
+
+    def lanes(self, rows: int) -> int:
+        """Into how many tasks the files of a target with about so many rows are best divided."""
+        ...
+
+    def run(
+        self, function: Callable[[Source | Target], Result], source: Sequence[Source], target: Sequence[Target]
+    ) -> tuple[list[Result], list[Result]]:
+        """Run the tasks of both sides at the same time; the results of each side, in order.
+
+        Raises the error of a task that failed once all have ended.
+        """
+        ...
 
 
 def tell_sums(task: SourceSums | TargetSums) -> Sums:

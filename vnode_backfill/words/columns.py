@@ -203,6 +203,11 @@ class TableDefinition:
     key: tuple[str, ...]
     partitioning: Partitioning | None = field(default=None, compare=False)
     """How the table was partitioned then; rows are read and written alike whatever it is, so it is not compared."""
+    primary: bool = field(default=False, compare=False)
+    """Whether the key is the primary one: then no other index can become what identifies the rows.
+
+    False where an earlier release has not stored it.
+    """
 
     def column(self, name: str) -> Column:
         return next(column for column in self.columns if column.name == name)
@@ -226,6 +231,8 @@ class TableDefinition:
         del stored["partitioning"]
         if self.partitioning is not None:
             stored["partitioning"] = self.partitioning.to_json()
+        if not self.primary:
+            del stored["primary"]
         return {"version": 1, **stored}
 
     @classmethod
@@ -245,6 +252,7 @@ class TableDefinition:
             ),
             key=tuple(key),
             partitioning=Partitioning.from_json(stored.get("partitioning")),
+            primary=bool(stored.get("primary")),
         )
 
 

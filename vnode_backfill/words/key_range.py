@@ -113,9 +113,14 @@ class SplitPlan:
         object.__setattr__(self, "_index", _Index.of(self.parts, self.ranges))
 
     @property
+    def compares_keys(self) -> bool:
+        """Whether the place of a key is found by its value; not where one range holds every key."""
+        return True
+
+    @property
     def generation(self) -> int:
         """The newest generation; 0 for a plan without ranges."""
-        return max((planned.generation for planned in self.ranges), default=0)
+        return self._index.generation
 
     def find(self, order: bytes) -> PlannedRange | None:
         """The range that holds a key, or None for a key outside the plan."""
@@ -146,6 +151,12 @@ class SplitPlan:
     def of_vnode(self, vnode: int) -> tuple[PlannedRange, ...]:
         """The ranges of a vnode, in key order."""
         return self._index.by_vnode.get(VnodeId(vnode), ())
+
+    def vnodes_of_ordinals(self, ordinals: Iterable[int]) -> dict[int, VnodeId]:
+        """The vnodes of those of these ranges that the plan has."""
+        vnodes = self._index.vnode_by_ordinal
+        found = ((ordinal, int(vnodes[ordinal])) for ordinal in ordinals if ordinal < len(vnodes))
+        return {ordinal: VnodeId(vnode) for ordinal, vnode in found if vnode >= 0}
 
     def at(self, generation: int) -> SplitPlan:
         """The plan as it was when `generation` was its newest."""
@@ -250,6 +261,9 @@ class _Index:
     lows: list[bytes]
     ranges: tuple[PlannedRange, ...]
     vnodes: Int32s
+    vnode_by_ordinal: Int32s
+    """-1 where the plan has no such range."""
+    generation: int
     by_vnode: dict[VnodeId, tuple[PlannedRange, ...]]
     search: _Search | None
 
@@ -258,10 +272,16 @@ class _Index:
         by_vnode: defaultdict[VnodeId, list[PlannedRange]] = defaultdict(list)
         for planned in ranges:
             by_vnode[planned.vnode].append(planned)
+        vnodes = np.array([planned.vnode for planned in ranges], dtype=np.int32)
+        ordinals = np.array([planned.ordinal for planned in ranges], dtype=np.int64)
+        vnode_by_ordinal = np.full(int(ordinals.max(initial=-1)) + 1, -1, dtype=np.int32)
+        vnode_by_ordinal[ordinals] = vnodes
         return cls(
             lows=[_low_order(planned) for planned in ranges],
             ranges=ranges,
-            vnodes=np.array([planned.vnode for planned in ranges], dtype=np.int32),
+            vnodes=vnodes,
+            vnode_by_ordinal=vnode_by_ordinal,
+            generation=max((planned.generation for planned in ranges), default=0),
             by_vnode={vnode: tuple(held) for vnode, held in by_vnode.items()},
             search=_search(parts, ranges) if all(part.kind.is_fixed for part in parts) else None,
         )

@@ -27,7 +27,8 @@ from vnode_backfill.words.errors import StateError
 from vnode_backfill.words.partitioning import Partitioning
 
 __all__ = [
-    "AddColumn", "Carried", "ColumnStep", "DeleteRows", "DropColumn", "Emptied", "Ended", "NewCopy", "NoEffect",
+    "AddColumn", "Carried", "ColumnStep", "CreatedTable", "DeleteRows", "DropColumn", "Emptied", "Ended", "NewCopy",
+    "NoEffect",
     "RenameColumn", "RetypeColumn", "RowsOfPartitions", "SetAside", "StatementEffect", "StatementOutcome",
     "TableShape", "column_from_json", "deletes_rows", "steps_from_json", "steps_to_json",
 ]  # fmt: skip
@@ -144,10 +145,25 @@ class Emptied:
 
 
 @dataclass(frozen=True, slots=True)
+class CreatedTable:
+    """A table as its CREATE has left it: without a row. All that it ever held is in the log after `offset`.
+
+    The offset is in its stored form: whoever continues there knows how to read it.
+    """
+
+    definition: TableDefinition
+    offset: str
+
+
+@dataclass(frozen=True, slots=True)
 class NewCopy:
-    """What the table holds now cannot be found from what it held: it has to be read again."""
+    """What the table holds now cannot be found from what it held: it has to be read again.
+
+    With `created` nothing is read: the new copy begins empty, and every row comes by the log.
+    """
 
     reason: str
+    created: CreatedTable | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ because it may come before the position that was asked for. A closed socket, a t
 sequence raise; a lost connection never looks like the end.
 
 The dump does not block: at the end of its log the server sends the end packet instead of waiting for more. Each dump
-needs its own server id: the server ends the older of two dumps with the same id.
+needs its own server id: the server ends the older of two dumps with the same id. The exception is id 0, under which the
+server's own tools read: any number of dumps may have it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from vnode_backfill.words.errors import BinlogPurgedError, LogFormatError, Sourc
 
 ConnectionFactory = Callable[[], Connection]
 
+NO_REPLICA = 0
+"""The server id of a dump that may run beside any other one: those that are short, or made while tables are opened."""
 _BINLOG_DUMP = 0x12
 _NON_BLOCK, _SEND_ANNOTATIONS = 0x01, 0x02
 _NO_LOG = 1236

@@ -27,7 +27,7 @@ from consume_upstream.mysql.binlog.table_map import Flavour, check_table_map, re
 from consume_upstream.mysql.binlog.wanted import WantedTables
 from consume_upstream.mysql.schema.labels import Doubts, doubtful_labels, with_labels
 from consume_upstream.mysql.statements.actions import has_effect
-from consume_upstream.mysql.statements.effect import Effect, effects_of, text_of
+from consume_upstream.mysql.statements.effect import Effect, effect_of, effects_of, text_of
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import BackfillError, LogFormatError, SchemaChangedError
 
@@ -51,8 +51,10 @@ class TableJudge:
         flavour: Flavour,
         zero_dates: ZeroDates = "error",
         met: MetStatements | None = None,
+        parents: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.place, self.definition, self.met = place, definition, met
+        self._parents = [name for name in parents if name != (definition.database, definition.table)]
         self._flavour, self._zero_dates = flavour, zero_dates
         self._rows: TableRows | None = None
         self._doubts: Doubts = {}
@@ -92,10 +94,21 @@ class TableJudge:
                 "It changed a table of an engine without transactions as well, so the server logged both.",
             )
         if effect in (Effect.SCHEMA, Effect.DATA):
-            if effect is Effect.DATA or has_effect(statement, *self.name):
+            if effect is Effect.DATA or has_effect(statement, *self.name, primary=self.definition.primary):
                 self.refuse_statement(effect, statement)
             else:
                 self.pass_over(statement)
+
+    def judge_for_parents(self, statement: Statement) -> None:
+        """Stop for what may change a parent: its rows after the statement have another definition.
+
+        That is no less than what the parent's own judge stops for.
+        """
+        for name in self._parents:
+            effect = effect_of(statement, *name)
+            if effect is Effect.DATA or (effect is Effect.SCHEMA and has_effect(statement, *name)):
+                self.refuse_statement(effect, statement)
+                return
 
     def refuse_statement(self, effect: Effect, statement: Statement) -> None:
         """The statement that ends here may change the table or its rows; a reader of rows can only stop."""
@@ -184,6 +197,7 @@ class EventJudge:
         table = self.tables[number]
         with self._about(number):
             table.judge_statement(effect, statement, touched=self.wanted.is_touched(number))
+            table.judge_for_parents(statement)
         if table.met is not None and table.met.cut is not None:
             # Rows of its transaction come again when the log is read from before the statement.
             self.rows.drop(number, self.place.transaction)

@@ -63,12 +63,14 @@ _ZSTD, _UNCOMPRESSED = 0, 255
 class WantedTable:
     """A table that is read from the log. What is found of statements about it is written into `met`.
 
-    Without `met`, a statement that may change the table raises.
+    Without `met`, a statement that may change the table raises. So does one that may change one of `parents`: their
+    rows are read by a definition, too.
     """
 
     definition: TableDefinition
     zero_dates: ZeroDates = "error"
     met: MetStatements | None = None
+    parents: tuple[tuple[str, str], ...] = ()
 
 
 def read_log(  # noqa: PLR0913 - the options are keyword-only
@@ -152,7 +154,9 @@ def open_slice(
     definition that cannot be decoded is refused at once.
     """
     place = Place(start, TransactionBook(skip_gtids))
-    judges = [TableJudge(place, table.definition, flavour, table.zero_dates, table.met) for table in tables]
+    judges = [
+        TableJudge(place, table.definition, flavour, table.zero_dates, table.met, table.parents) for table in tables
+    ]
     if not isolates:
         for judge in judges:
             judge.make_decoder()

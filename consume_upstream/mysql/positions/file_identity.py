@@ -11,14 +11,13 @@ from contextlib import closing
 
 from consume_upstream.log.identity import MOST_EVENTS, LogIdentity
 from consume_upstream.log.offset import CdcOffset
-from consume_upstream.mysql.binlog.dump import ConnectionFactory, DumpStream
+from consume_upstream.mysql.binlog.dump import NO_REPLICA, ConnectionFactory, DumpStream
 from consume_upstream.mysql.binlog.events import EventKind, LogPosition, read_format_description
 from consume_upstream.mysql.binlog.table_map import Flavour
 from vnode_backfill.words.errors import LogFormatError
 
 __all__ = ["identity_now", "take_identity"]
 
-_NO_REPLICA = 0
 _FILE_START = 4
 
 
@@ -50,7 +49,7 @@ def identity_now(connect: ConnectionFactory, flavour: Flavour, offset: CdcOffset
 
 def _first_events(connect: ConnectionFactory, flavour: Flavour, file: str) -> Generator[bytes]:
     """The file's events in order, its description first; a few are enough, and the dump ends with the iterator."""
-    stream = DumpStream(connect, _NO_REPLICA, flavour, LogPosition(file, _FILE_START))
+    stream = DumpStream(connect, NO_REPLICA, flavour, LogPosition(file, _FILE_START))
     described = False
     try:
         for block in stream.blocks():

@@ -13,6 +13,9 @@ what comes before a job's beginning does not concern it, DDL of the table includ
   file; the last file that begins within the wanted position is walked. Transactions of the set that are after the point
   found are applied again, in order. That does not change what a key is in the end.
 - From the oldest position held: see `before_rows`.
+
+Tables may be opened side by side, and beside readers at work. So nothing here is read under an id that another dump may
+have.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from consume_upstream.log.batch import Transaction
 from consume_upstream.log.gtid import GtidSet, MariaDbGtidPosition, parse_gtids
 from consume_upstream.log.offset import CdcOffset
 from consume_upstream.log.source_log import FIRST_POSITION, LogFile, SourceLog
-from consume_upstream.mysql.binlog.dump import DumpStream
+from consume_upstream.mysql.binlog.dump import NO_REPLICA, DumpStream
 from consume_upstream.mysql.binlog.events import EventKind, LogPosition
 from consume_upstream.mysql.binlog.reader import read_log
 from consume_upstream.mysql.known_table import KnownTable
@@ -125,7 +128,7 @@ def unknown_gtids(table: KnownTable, text: str, log: SourceLog) -> str:
 
 def file_began_at(table: KnownTable, file: str) -> datetime:
     """When the file was begun, from its first event."""
-    stream = DumpStream(table.connect, table.server_ids[0], table.identity.flavour, LogPosition(file, FIRST_POSITION))
+    stream = DumpStream(table.connect, NO_REPLICA, table.identity.flavour, LogPosition(file, FIRST_POSITION))
     try:
         for block in stream.blocks():
             for index in range(len(block.offsets)):
@@ -261,7 +264,7 @@ def _offset(log: SourceLog, point: tuple[int, int]) -> CdcOffset:
 def _transactions(table: KnownTable, start: LogPosition, stop: LogPosition) -> Iterator[Sequence[Transaction]]:
     """Every transaction of the slice, in log order; rows and statements are left alone."""
     batches = read_log(
-        table.connect, table.server_ids[0], table.definition, table.identity.flavour, start, stop,
+        table.connect, NO_REPLICA, table.definition, table.identity.flavour, start, stop,
         skip_gtids=lambda _: True,
     )  # fmt: skip
     for batch in batches:

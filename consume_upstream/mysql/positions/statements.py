@@ -11,26 +11,30 @@ and none that was logged later.
 
     read A ── end of the log ── read B        A = B: no statement was logged or finished between the two
 
-The log is read here as the first of the job's readers, under its server id. Capture has ended for the epoch by then.
+The log is read here under a server id that no reader of the job has: other tables may be captured meanwhile.
 
 A table that is gone may come back: tools that change a table online drop or rename it and put another in its place. It
 counts as ended only if no statement brings it back within a minute of the log.
+
+A table that was created is empty after its CREATE, so a copy can begin there and read nothing. Not after a CREATE …
+SELECT: its rows follow in the same transaction, and a log is read from the end of a transaction on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pymysql.connections import Connection
 
 from consume_upstream.log.continuity import check_same_file
 from consume_upstream.log.gtid import GtidSet
 from consume_upstream.log.identity import LogIdentity
-from consume_upstream.log.offset import CdcOffset
+from consume_upstream.log.offset import CdcOffset, era_shift
 from consume_upstream.log.statement import FoundStatement, LogCut, PassedStatement
 from consume_upstream.mysql import sql
 from consume_upstream.mysql.binlog.batch import TransactionBook
+from consume_upstream.mysql.binlog.dump import NO_REPLICA
 from consume_upstream.mysql.binlog.events import LogPosition, Statement
 from consume_upstream.mysql.binlog.judge import EventJudge, TableJudge
 from consume_upstream.mysql.binlog.place import Place
@@ -38,19 +42,21 @@ from consume_upstream.mysql.binlog.reader import read_log
 from consume_upstream.mysql.known_table import KnownTable
 from consume_upstream.mysql.positions.file_identity import identity_now, take_identity
 from consume_upstream.mysql.positions.judged_stretch import judge_stretch
+from consume_upstream.mysql.schema.creation import last_creation, with_rows
 from consume_upstream.mysql.schema.current_table import CurrentTable, read_current
 from consume_upstream.mysql.schema.derive import effect_of_first
 from consume_upstream.mysql.schema.follow_partitions import changes_partitions, partitions_after
 from consume_upstream.mysql.server import ask
 from consume_upstream.mysql.sql import quoted
 from consume_upstream.mysql.statements.actions import actions_of
-from consume_upstream.mysql.statements.effect import Effect
+from consume_upstream.mysql.statements.effect import Effect, text_of
 from consume_upstream.mysql.statements.table_actions import Nothing, PartitionsEmptied, TableAction, TableGone
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import SourceError, SourceLostError
 from vnode_backfill.words.partitioning import Partitioning
 from vnode_backfill.words.schema_change import (
     Carried,
+    CreatedTable,
     Ended,
     NewCopy,
     NoEffect,
@@ -59,7 +65,7 @@ from vnode_backfill.words.schema_change import (
     StatementOutcome,
 )
 
-__all__ = ["effect_of", "found_statement", "only_removes_partitions"]
+__all__ = ["created_since", "effect_of", "found_statement", "only_removes_partitions"]
 
 _COMES_BACK_WITHIN = 60
 """Seconds of the log."""
@@ -73,25 +79,65 @@ def effect_of(
 
     None if that cannot be said yet. `gone` says what becomes of the rows of partitions that are dropped.
     """
+    seen = _see(table)
+    now, logged = seen.now, _statements(table, found.before, seen.end, folds=seen.folds)
+    chain = [each.actions for each in logged]
+    effect = effect_of_chain(table.definition, chain, now, gone=gone)
+    exchanged = [action for action in (chain or [()])[0] if _is_exchange(action)]
+    if isinstance(effect, Carried) and exchanged and not _came_empty(table, found, exchanged, folds=seen.folds):
+        effect = _or_ended(NewCopy("EXCHANGE PARTITION has brought rows"), chain, now)
+    if isinstance(effect, Ended) and seen.clock - found.logged_at < _COMES_BACK_WITHIN:
+        return None
+    if isinstance(effect, NewCopy):
+        effect = replace(effect, created=_creation(table, found.before, seen, logged))
+    return StatementOutcome(effect, _partitions_after(table.definition, chain, now))
+
+
+def created_since(table: KnownTable, after: CdcOffset) -> CreatedTable | None:
+    """The table as its CREATE has left it, if that is in the log after an offset.
+
+    None if the log does not show it, or does not show it exactly.
+    """
+    seen = _see(table)
+    return _creation(table, after, seen, _statements(table, after, seen.end, folds=seen.folds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The table now, None if it is gone; the end of the log at that moment, and what else the server says."""
+
+    now: CurrentTable | None
+    end: CdcOffset
+    folds: bool
+    clock: int
+
+
+def _see(table: KnownTable) -> _Seen:
+    """Look at the table twice, and ask for the end of the log in between."""
     for _ in range(_ATTEMPTS):
         before, folds, _ = _look(table)
         end = table.written_offset()
         now, _, clock = _look(table)
         if now == before:
-            break
-    else:
-        raise SourceLostError(
-            f"the definition of {table.definition.database}.{table.definition.table} changes while it is looked at",
-            detail=f"{_ATTEMPTS} times it was another one after the end of the log was asked for.",
-        )
-    chain = _statements(table, found.before, end, folds=folds)
-    effect = effect_of_chain(table.definition, chain, now, gone=gone)
-    exchanged = [action for action in (chain or [()])[0] if _is_exchange(action)]
-    if isinstance(effect, Carried) and exchanged and not _came_empty(table, found, exchanged, folds=folds):
-        effect = _or_ended(NewCopy("EXCHANGE PARTITION has brought rows"), chain, now)
-    if isinstance(effect, Ended) and clock - found.logged_at < _COMES_BACK_WITHIN:
+            return _Seen(now, end, folds, clock)
+    raise SourceLostError(
+        f"the definition of {table.definition.database}.{table.definition.table} changes while it is looked at",
+        detail=f"{_ATTEMPTS} times it was another one after the end of the log was asked for.",
+    )
+
+
+def _creation(
+    table: KnownTable, after: CdcOffset, seen: _Seen, logged: Sequence[_LoggedStatement]
+) -> CreatedTable | None:
+    """The last CREATE of the stretch, if the table is still what it was after it."""
+    now = seen.now
+    if now is None or now.definition is None:
         return None
-    return StatementOutcome(effect, _partitions_after(table.definition, chain, now))
+    place = last_creation([each.actions for each in logged], primary=now.primary)
+    if place is None:
+        return None
+    found = found_statement(table, after, seen.end, logged[place].at)
+    return CreatedTable(now.definition, found.after.to_json())
 
 
 def _partitions_after(
@@ -121,7 +167,7 @@ def _came_empty(table: KnownTable, found: FoundStatement, exchanged: Sequence[Ta
             raise
         return False
     later = _statements(table, found.before, table.written_offset(), folds=folds)[1:]
-    moved = any(changes_partitions(actions, table.definition.partitioning) for actions in later)
+    moved = any(changes_partitions(each.actions, table.definition.partitioning) for each in later)
     return not rows and not moved
 
 
@@ -195,7 +241,8 @@ def _look(table: KnownTable) -> tuple[CurrentTable | None, bool, int]:
     with table.connect() as connection:
         asked = ask(connection, "SELECT @@lower_case_table_names AS folds, UNIX_TIMESTAMP() AS clock")[0]
         _wait_for_statements(connection, table)
-        now = read_current(connection, table.definition.database, table.definition.table)
+        definition = table.definition
+        now = read_current(connection, definition.database, definition.table, follows_parents=bool(table.parents))
     return now, bool(int(asked["folds"] or 0)), int(asked["clock"] or 0)
 
 
@@ -208,8 +255,16 @@ def _wait_for_statements(connection: Connection, table: KnownTable) -> None:
             raise
 
 
-def _statements(table: KnownTable, after: CdcOffset, upto: CdcOffset, *, folds: bool) -> list[tuple[TableAction, ...]]:
-    """What each statement about the table in the stretch does; rows are left alone."""
+@dataclass(frozen=True, slots=True)
+class _LoggedStatement:
+    """A statement about the table: what it does, and its place."""
+
+    actions: tuple[TableAction, ...]
+    at: LogCut
+
+
+def _statements(table: KnownTable, after: CdcOffset, upto: CdcOffset, *, folds: bool) -> list[_LoggedStatement]:
+    """The statements about the table in the stretch; rows are left alone."""
     start, stop = LogPosition(after.file, after.pos), LogPosition(upto.file, upto.pos)
     judge = _CollectsStatements(table, start, folds=folds)
     judge_stretch(table, _LenientJudge(judge.place, [judge]), start, stop)
@@ -221,8 +276,8 @@ class _CollectsStatements(TableJudge):
 
     def __init__(self, table: KnownTable, start: LogPosition, *, folds: bool) -> None:
         super().__init__(Place(start, TransactionBook(None)), table.definition, table.identity.flavour)
-        self.found: list[tuple[TableAction, ...]] = []
-        self._folds = folds
+        self.found: list[_LoggedStatement] = []
+        self._folds, self._era = folds, table.era
 
     def accept_map(self, event: bytes) -> bool:  # noqa: ARG002 - what it says of the rows does not matter
         """Rows are not read, so that nothing is said about their table."""
@@ -230,7 +285,18 @@ class _CollectsStatements(TableJudge):
 
     def refuse_statement(self, effect: Effect, statement: Statement) -> None:
         if effect is Effect.SCHEMA:
-            self.found.append(actions_of(statement, *self.name, folds_names=self._folds))
+            actions = actions_of(statement, *self.name, folds_names=self._folds)
+            if self.place.begun:
+                # CREATE … SELECT: rows follow in its transaction.
+                actions = with_rows(actions)
+            self.found.append(_LoggedStatement(actions, self._cut(statement)))
+
+    def _cut(self, statement: Statement) -> LogCut:
+        """Its place, by the numbers that files have in the job's offsets."""
+        files = era_shift(self._era)
+        (first, begin), (last, end) = self._around(statement)
+        around = (first + files, begin), (last + files, end)
+        return LogCut(*around, text_of(statement)[:500], *self.place.open_statement(0)[1:])
 
     def pass_over(self, statement: Statement) -> None:
         self.refuse_statement(Effect.SCHEMA, statement)
@@ -253,7 +319,7 @@ def _gtids_at(table: KnownTable, after: CdcOffset, point: CdcOffset) -> str:
     passed = [
         transaction.gtid
         for batch in read_log(
-            table.connect, table.server_ids[0], table.definition, table.identity.flavour, start, stop,
+            table.connect, NO_REPLICA, table.definition, table.identity.flavour, start, stop,
             skip_gtids=lambda _: True,
         )
         for transaction in batch.transactions

@@ -31,13 +31,13 @@ from consume_upstream.mysql.preflight.table_checks import (
     check_table,
     check_table_type,
 )
-from consume_upstream.mysql.schema.collation import collation_keys
+from consume_upstream.mysql.schema.collation import unorderable
 from consume_upstream.mysql.schema.definition import read_definition
 from consume_upstream.mysql.server import Cell, ServerIdentity, ask, identify
 from consume_upstream.mysql.sql import quoted
 from vnode_backfill.config.job import Config
 from vnode_backfill.words.columns import Column, Kind, TableDefinition
-from vnode_backfill.words.errors import KeyOrderError, PlanRefusedError, SourceError, SourceLostError
+from vnode_backfill.words.errors import PlanRefusedError, SourceError, SourceLostError
 from vnode_backfill.words.finding import Finding, Level
 from vnode_backfill.words.table_name import SYSTEM_SCHEMAS
 
@@ -189,7 +189,7 @@ def read_table_details(connection: Connection, definition: TableDefinition) -> T
         partitioned="partitioned" in _text(table["options"]).lower(),
         invisible_columns=tuple(_text(row["name"]) for row in columns if "INVISIBLE" in _text(row["extra"]).upper()),
         create_table=_create_table(connection, *where),
-        unorderable=_unorderable(connection, definition),
+        unorderable=unorderable(connection, definition),
         lowest_date=_lowest_date(connection, definition),
     )
 
@@ -279,17 +279,6 @@ def _watermark(connection: Connection, configured: str | None) -> Watermark | No
     writable = bool({"ALL PRIVILEGES"} & held) or {"SELECT", "INSERT", "UPDATE"} <= held
     seen = bool(ask(connection, _TABLE, (database, table)))
     return Watermark(f"{quoted(database)}.{quoted(table)}", seen, writable)
-
-
-def _unorderable(connection: Connection, definition: TableDefinition) -> str:
-    """Ask the server for one sort key of each text column, as planning will for many."""
-    if all(column.kind is not Kind.STRING for column in definition.key_columns):
-        return ""
-    try:
-        collation_keys(connection, definition, [tuple("a" for _ in definition.key)])
-    except KeyOrderError as error:
-        return error.message
-    return ""
 
 
 def _lowest_date(connection: Connection, definition: TableDefinition) -> str:

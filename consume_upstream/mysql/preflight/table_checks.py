@@ -19,7 +19,7 @@ from vnode_backfill.words.errors import PlanRefusedError
 from vnode_backfill.words.finding import Finding, Level
 from vnode_backfill.words.units import format_size
 
-__all__ = ["TableDetails", "check_schema", "check_table", "check_table_type"]
+__all__ = ["CascadingKey", "TableDetails", "cascading_keys", "check_schema", "check_table", "check_table_type"]
 
 _LARGE = {"mediumblob", "mediumtext", "longblob", "longtext", "json"}
 _SMALL_PACKET = 16 << 20
@@ -39,7 +39,7 @@ _COMPRESSED = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _CascadingKey:
+class CascadingKey:
     """A foreign key through which the engine changes rows of the table itself; every part quoted as the server does."""
 
     name: str
@@ -122,7 +122,7 @@ def _without_versions(name: str, create_table: str) -> str:
     )
 
 
-def _cascading_keys(create_table: str) -> tuple[_CascadingKey, ...]:
+def cascading_keys(create_table: str) -> tuple[CascadingKey, ...]:
     """The foreign keys whose parent's changes change rows of this table, from the text of SHOW CREATE TABLE.
 
     MariaDB hides `REFERENTIAL_CONSTRAINTS` from an account that may only SELECT; this text it shows.
@@ -132,7 +132,7 @@ def _cascading_keys(create_table: str) -> tuple[_CascadingKey, ...]:
         rules = [f"ON {event} {match[group]}" for event, group in (("DELETE", "on_delete"), ("UPDATE", "on_update"))
                  if match[group] not in (None, "RESTRICT", "NO ACTION")]  # fmt: skip
         if rules:
-            key = _CascadingKey(match["name"], match["columns"], match["parent"], match["referenced"], " ".join(rules))
+            key = CascadingKey(match["name"], match["columns"], match["parent"], match["referenced"], " ".join(rules))
             found.append(key)
     return tuple(found)
 
@@ -241,7 +241,7 @@ def _rename(seen: _Seen, column: str) -> str:
 
 def _foreign_keys(seen: _Seen) -> Iterator[Finding]:
     """The engine changes child rows by itself, below the log."""
-    keys = _cascading_keys(seen.details.create_table)
+    keys = cascading_keys(seen.details.create_table)
     for key in keys:
         fact = (
             f"foreign key {key.name} ({key.rules}) changes rows of {seen.name} when {key.parent} changes, and these "

@@ -25,7 +25,7 @@ from vnode_backfill.words.errors import KeyOrderError
 from vnode_backfill.words.key import Key
 from vnode_backfill.words.key_range import Bound, bound_of
 
-__all__ = ["Weights", "collation_keys", "order_bounds"]
+__all__ = ["Weights", "collation_keys", "order_bounds", "unorderable"]
 
 Weights = tuple[bytes | None, ...]
 """One weight string per key column; None where the client compares the values themselves."""
@@ -130,3 +130,14 @@ def _unorderable(column: Column) -> KeyOrderError:
         f"a value of the key column {column.name} has no exact sort key under {column.collation}",
         hint="Set `executor: single`, which walks the key in the server's own order.",
     )
+
+
+def unorderable(connection: Connection, definition: TableDefinition) -> str:
+    """Ask the server for one sort key of each text column, as planning will for many."""
+    if all(column.kind is not Kind.STRING for column in definition.key_columns):
+        return ""
+    try:
+        collation_keys(connection, definition, [tuple("a" for _ in definition.key)])
+    except KeyOrderError as error:
+        return error.message
+    return ""

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from pymysql.connections import Connection
 
-from consume_upstream.mysql.preflight.table_checks import _cascading_keys, check_table_type
+from consume_upstream.mysql.preflight.table_checks import cascading_keys, check_table_type
 from consume_upstream.mysql.schema.charsets import charset_named
 from consume_upstream.mysql.schema.definition import read_definition, read_partitioning
 from consume_upstream.mysql.schema.labels import doubtful_labels
@@ -29,7 +29,7 @@ from vnode_backfill.words.errors import PlanRefusedError, SourceError, SourceLos
 from vnode_backfill.words.finding import Level
 from vnode_backfill.words.partitioning import Partitioning
 
-__all__ = ["CurrentColumn", "CurrentTable", "Default", "DefaultKind", "read_current"]
+__all__ = ["CurrentColumn", "CurrentTable", "Default", "DefaultKind", "create_table_text", "read_current"]
 
 _TABLE = """
     SELECT TABLE_TYPE AS type, ENGINE AS engine
@@ -94,14 +94,20 @@ class CurrentTable:
         return next(column for column in self.columns if column.name == name)
 
 
-def read_current(connection: Connection, database: str, table: str) -> CurrentTable | None:
-    """The table as it is now; None if it is not there."""
+def read_current(
+    connection: Connection, database: str, table: str, *, follows_parents: bool = False
+) -> CurrentTable | None:
+    """The table as it is now; None if it is not there.
+
+    `follows_parents` is set where changes of its parents are looked at: foreign keys that change its rows do not
+    matter then.
+    """
     flavour, where = identify(connection).flavour, (database, table)
     for _ in range(_ATTEMPTS):
         before = _facts(connection, where)
         if before is None:
             return None
-        found = _described(connection, database, table, before, flavour)
+        found = _described(connection, (database, table), before, flavour, follows_parents=follows_parents)
         if found is not None and before == _facts(connection, where):
             return found
     raise SourceError(
@@ -127,17 +133,20 @@ def _facts(connection: Connection, where: tuple[str, str]) -> _Facts | None:
 
 
 def _described(
-    connection: Connection, database: str, table: str, facts: _Facts, flavour: Flavour
+    connection: Connection, where: tuple[str, str], facts: _Facts, flavour: Flavour, *, follows_parents: bool
 ) -> CurrentTable | None:
     """None if the table went while it was described."""
+    database, table = where
     (row,), columns, indexes, partitioning = facts
     try:
-        create_table = _create_table(connection, database, table)
+        create_table = create_table_text(connection, database, table)
     except SourceLostError:
         raise
     except SourceError:
         return None
     definition, refusals = None, list(_refusals(row, columns, create_table, f"{quoted(database)}.{quoted(table)}"))
+    if not follows_parents:
+        refusals += _refused_keys(create_table)
     try:
         definition = read_definition(connection, database, table)
         refusals += _refused_labels(connection, definition, flavour)
@@ -148,7 +157,7 @@ def _described(
     return CurrentTable(definition, found, primary, "; ".join(refusals), partitioning)
 
 
-def _create_table(connection: Connection, database: str, table: str) -> str:
+def create_table_text(connection: Connection, database: str, table: str) -> str:
     """The statement that would create the table. MariaDB puts the bytes of binary defaults into it as they are."""
     # The names in it are quoted only if this is on.
     ask(connection, "SET SESSION sql_quote_show_create = 1")
@@ -168,10 +177,13 @@ def _refusals(row: Mapping[str, Cell], columns: _Rows, create_table: str, name: 
             yield finding.fact
     if _text(row["engine"]).lower() != "innodb":
         yield f"the table's engine is {_text(row['engine'])}"
-    for key in _cascading_keys(create_table):
-        yield f"foreign key {key.name} ({key.rules}) changes rows of the table outside the log"
     for column in columns:
         yield from _refused_column(column)
+
+
+def _refused_keys(create_table: str) -> Iterator[str]:
+    for key in cascading_keys(create_table):
+        yield f"foreign key {key.name} ({key.rules}) changes rows of the table outside the log"
 
 
 def _refused_labels(connection: Connection, definition: TableDefinition, flavour: Flavour) -> Iterator[str]:

@@ -56,7 +56,9 @@ def read_definition(connection: Connection, database: str, table: str) -> TableD
             hint=f"ALTER TABLE {database}.{table} ADD PRIMARY KEY (…);",
         )
     partitioning = read_partitioning(connection, names[0], names[1])
-    return TableDefinition(names[0], names[1], columns, indexes[_first_choice(indexes)], partitioning)
+    chosen = _first_choice(indexes)
+    primary = chosen.upper() == "PRIMARY"
+    return TableDefinition(names[0], names[1], columns, indexes[chosen], partitioning, primary)
 
 
 def read_partitioning(connection: Connection, database: str, table: str) -> Partitioning | None:

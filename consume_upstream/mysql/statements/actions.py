@@ -32,6 +32,7 @@ from consume_upstream.mysql.statements.table_actions import (
     ColumnAdded,
     ColumnChanged,
     ContentChanged,
+    DefaultChanged,
     KeyChanged,
     Nothing,
     NotUnderstood,
@@ -90,14 +91,15 @@ def _without_default(action: TableAction) -> TableAction:
     return replace(action, default=None) if isinstance(action, ColumnAdded) else action
 
 
-def has_effect(statement: Statement, database: str, table: str, *, folds_names: bool | None = None) -> bool:
-    """False exactly if every action is `Nothing`: the reader of the log passes over the statement and notes it.
+def has_effect(statement: Statement, database: str, table: str, *, primary: bool = False) -> bool:
+    """False exactly if the statement provably does nothing: the reader of the log passes over it and notes it.
 
-    A dropped index and another default for future rows have an effect in this sense. What becomes of them depends on
-    the server's definition and on the statements before and after: `schema.derive` decides.
+    So does another default for future rows. It matters to a column that was added just before, and whoever looks into
+    that one sees all statements after it. Unique indexes do nothing to a table whose rows a primary key identifies
+    (`primary`); of others the server must be asked (`schema.derive`).
     """
-    found = actions_of(statement, database, table, folds_names=folds_names)
-    return any(not isinstance(action, Nothing) for action in found)
+    harmless = (Nothing, DefaultChanged, KeyChanged) if primary else (Nothing, DefaultChanged)
+    return any(not isinstance(action, harmless) for action in actions_of(statement, database, table))
 
 
 def _actions(tokens: Tokens, target: ExactTarget) -> Iterator[TableAction]:
@@ -185,7 +187,7 @@ def _create(tokens: Tokens, target: ExactTarget) -> Iterator[TableAction]:
     what, options, at = token_at(tokens, kind), tokens[1:kind], after_exists(tokens, kind + 1)
     replaces = any(token.says("replace") for token in options)
     if what.says("table"):
-        come = TableCame("replaced" if replaces else "created", token_at(tokens, at - 1).says("exists"))
+        come = TableCame("replaced" if replaces else "created", token_at(tokens, at - 1).says("exists"), empty=True)
         yield from _on_table(target.is_table(tokens, at), come)
     elif what.says("index"):
         unique = replaces or any(token.says("unique") for token in options)

@@ -126,6 +126,8 @@ class TableCame:
 
     how: str
     if_not_exists: bool = False
+    empty: bool = False
+    """Whether the statement brings no row: CREATE TABLE. Rows of its SELECT follow in the same transaction."""
 
 
 @dataclass(frozen=True, slots=True)

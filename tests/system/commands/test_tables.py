@@ -106,7 +106,7 @@ def _table_that_fails_is_taken_up_again_beside_the_others(case: TablesCase, run:
 
 def _verify_compares_chosen_tables(case: TablesCase) -> None:
     chosen = ("--table", case.name("tags"), "--table", case.name("items"))
-    assert "verified: 2 tables, 3,540 rows, 0 differences" in case.command("verify", *chosen)
+    assert "verified: 3,540 rows in 2 tables, 0 differences" in case.command("verify", *chosen)
 
 
 def _status_without_a_driver_knows_what_is_set_aside(case: TablesCase) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -37,6 +35,8 @@ from vnode_backfill.verify.table import (
     to_json,
     verify_table,
 )
+from vnode_backfill.verify.tasks import Result, Source, Target, TaskRunner
+from vnode_backfill.verify.tasks_here import TasksHere
 from vnode_backfill.words.errors import SchemaChangedError, SinkError
 from vnode_backfill.words.key import Key
 from vnode_backfill.words.key_range import KeyRange, SplitPlan, plan_of
@@ -109,7 +109,7 @@ class Case:
 
     server: SqlServer
     database: str
-    spark: SparkSession
+    tasks: TaskRunner
     path: str
 
     def run(self, *statements: str) -> None:
@@ -143,7 +143,7 @@ class Case:
     def verify(
         self, plan: SplitPlan | None, *, name: str = "t", limit: int = 100, job: Callable[[], JobProgress] | None = None
     ) -> Verification:
-        return verify_table(self.spark, self.table(name), plan, Storage.of(self.path), workers=2, limit=limit, job=job)
+        return verify_table(self.tasks, self.table(name), plan, Storage.of(self.path), workers=2, limit=limit, job=job)
 
     def bytes_sent(self) -> int:
         """What the server has sent to all its clients since it was started."""
@@ -153,8 +153,9 @@ class Case:
 
 
 @pytest.fixture
-def case(source_server: SqlServer, database: str, spark: SparkSession, tmp_path: Path) -> Case:
-    return Case(source_server, database, spark, str(tmp_path / "copy"))
+def case(source_server: SqlServer, database: str, tmp_path: Path) -> Iterator[Case]:
+    with TasksHere() as tasks:
+        yield Case(source_server, database, tasks, str(tmp_path / "copy"))
 
 
 def with_values(rows: pa.Table, column: str, values: Mapping[int, object]) -> pa.Table:
@@ -332,30 +333,26 @@ def test_columns_that_only_one_side_has_or_of_another_type_are_told(case: Case) 
     assert "column     b: source int, target none" in render(found)
 
 
-@contextmanager
-def written_to(case: Case) -> Iterator[None]:
-    """Another table of the server is written to all the while."""
-    case.run("CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
-    ended, begun = threading.Event(), threading.Event()
+class WritesFirst(TasksHere):
+    """Writes to another table of the server before each round of tasks, when a comparison has begun."""
 
-    def write() -> None:
-        while not ended.wait(0.01):
-            case.run("INSERT INTO other VALUES ()")
-            begun.set()
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self._case = case
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    begun.wait(30)
-    yield
-    ended.set()
-    writer.join()
+    def run(
+        self, function: Callable[[Source | Target], Result], source: Sequence[Source], target: Sequence[Target]
+    ) -> tuple[list[Result], list[Result]]:
+        self._case.run("INSERT INTO other VALUES ()")
+        return super().run(function, source, target)
 
 
 def test_write_to_the_source_meanwhile_is_told(case: Case) -> None:
     case.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1)")
+    case.run("CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
     case.write(case.copy())
-    with written_to(case):
-        found = case.verify(case.plan())
+    with WritesFirst(case) as tasks:
+        found = replace(case, tasks=tasks).verify(case.plan())
     assert (found.source_moved, found.total) == (True, 0)
     assert "written to meanwhile" in render(found)
     assert last_line(found) == "verified: 1 rows in 1 ranges, 0 differences"
@@ -367,7 +364,7 @@ def test_column_added_at_the_source_is_refused_instead_of_left_out(case: Case) -
     case.write(case.copy())
     case.run("ALTER TABLE t ADD COLUMN w INT")
     with pytest.raises(SchemaChangedError, match="was changed while it was compared"):
-        verify_table(case.spark, table, plan, Storage.of(case.path), workers=1)
+        verify_table(case.tasks, table, plan, Storage.of(case.path), workers=1)
 
 
 def test_target_that_does_not_exist_is_named(case: Case) -> None:
@@ -551,7 +548,7 @@ def verified(job: LiveJob) -> Verification:
     loaded = state_store(job.config).load()
     assert loaded is not None
     return verify_table(
-        job.spark, open_table(job.config), loaded.plan, Storage.of(str(job.case.lake)), workers=2,
+        TasksHere(), open_table(job.config), loaded.plan, Storage.of(str(job.case.lake)), workers=2,
         job=lambda: JobProgress(job.state.lowest_applied, running=job.running),
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from tests.unit.progress.state.state_examples import beginning
 from tests.unit.progress.store.tables_folder import MINUTE, PLAN, stored
 from vnode_backfill.commands.cli import execute
 from vnode_backfill.commands.tables.asked import asked_names, part_of
+from vnode_backfill.commands.tables.verify import compare_tables
 from vnode_backfill.config.job import load_config
+from vnode_backfill.job.sink.description import Verdict
+from vnode_backfill.verify.tasks_here import TasksHere
 from vnode_backfill.words.errors import ConfigError, PlanRefusedError
 
 NAMES = ("shop.Items", "shop.orders", "shop.order_lines")
@@ -142,3 +146,56 @@ def test_job_of_one_table_takes_the_name_of_that_table_only(asked: Asked) -> Non
     asked.file.write_text(json.dumps(values))
     assert "the job has one table, shop.orders" in asked("status", "--table", "shop.items", code=2)
     assert "there is no job other" in asked("status", "--table", "shop.orders", code=1)
+
+
+def test_a_removed_table_is_listed_as_such_and_asked_nothing(asked: Asked) -> None:
+    assert "shop.Items is removed: it counts when the job is run again" in asked("tables", "remove", "shop.items")
+    listed = json.loads(asked("tables", "--json"))["tables"]
+    assert [(each["name"], each["phase"], each["changed"]) for each in listed] == [
+        ("shop.Items", "removed", "removed"), ("shop.audit", "set aside", None),
+        ("shop.order_lines", "snapshot", None), ("shop.orders", "snapshot", None),
+    ]  # fmt: skip
+    assert "removed by" in asked("tables").splitlines()[0]
+    status = json.loads(asked("status", "--json"))
+    assert (status["source"], status["tables"][-1]["name"]) == ("3 tables", "shop.Items")
+    assert "1 removed" in asked("status")
+    assert "request to all 2 tables: pause" in asked("pause")
+    assert "no such table" in asked("verify", "--table", "shop.Items", code=2)
+    asked("drop")
+
+
+def test_rows_of_all_tables_are_counted_also_where_the_target_holds_points(asked: Asked) -> None:
+    points = Verdict(True, "verified", json.dumps({"equal": True, "rows_source": 9, "rows_target": 9, "missing": 0}))
+    rows = Verdict(True, "verified", json.dumps({"equal": True, "rows_source": 9, "rows_compared": 7}))
+
+    def total(verdict: Verdict) -> str:
+        config = load_config(asked.file)
+        found = compare_tables(
+            config, ["shop.o*"], tasks=lambda: nullcontext(TasksHere()),
+            compare=lambda _config, _tasks: verdict,
+        )  # fmt: skip
+        return found.text.splitlines()[-1]
+
+    assert total(points) == "verified: 18 rows in 2 tables, 0 differences"
+    assert total(rows) == "verified: 14 rows in 2 tables, 0 differences"
+
+
+def test_tables_that_cannot_be_removed_are_named_with_the_reason(asked: Asked) -> None:
+    assert "tables remove shop.nothing: the job has no such table" in asked("tables", "remove", "shop.nothing", code=2)
+    asked("tables", "remove", "shop.orders", "shop.audit")
+    assert "shop.orders was removed from job shop already" in asked("tables", "remove", "shop.orders", code=2)
+    assert "is the last table of job shop" in asked("tables", "remove", "shop.*", code=2)
+    assert "a pattern cannot be added" in asked("tables", "add", "shop.*", code=2)
+    assert "--priority -1: must be between 0 and 1,000,000" in asked(
+        "tables", "add", "shop.orders", "--priority", "-1", code=2
+    )
+    assert [each["changed"] for each in json.loads(asked("tables", "--json"))["tables"]].count("removed") == 2
+
+
+def test_a_job_of_one_table_has_no_tables_to_add_or_remove(asked: Asked) -> None:
+    values = json.loads(asked.file.read_text())
+    values["mysql"] = {"host": "nowhere.invalid", "user": "u", "database": "shop", "table": "orders"}
+    values["sink"]["delta"]["path"] = "/nowhere/lake"
+    asked.file.write_text(json.dumps(values))
+    for words in ((), ("add", "shop.items"), ("remove", "shop.orders")):
+        assert "tables is for a job of many tables" in asked("tables", *words, code=2)

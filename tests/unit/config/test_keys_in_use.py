@@ -247,9 +247,11 @@ _STARTS = "tests/unit/decide/test_start_point.py"
 _POLICIES = "tests/system/job/run/test_schema_policies.py"
 _TABLES = "tests/system/commands/test_plan_tables.py"
 _MANY = "tests/system/job/tables/test_tables_job.py"
+_REST = "tests/system/job/tables/test_resting_tables.py"
 SHOWN_BY = {
     "mysql.new_tables": f"{_MANY}::test_a_statement_on_one_table_is_followed_while_the_others_go_on",
     "epoch.cut": f"{_MANY}::test_a_sum_over_two_tables_is_the_same_in_every_cut",
+    "epoch.lag": f"{_REST}::test_with_a_lag_changes_wait_for_others_unless_there_are_many",
     "mysql.database": _SOURCE,
     "mysql.table": _SOURCE,
     "mysql.server_id_range": _SOURCE,

@@ -70,6 +70,8 @@ class Job:
     """How many changes each stretch of the log holds."""
     passes: bool = False
     """Whether each stretch of the log holds a statement that is passed over, such as CREATE INDEX."""
+    cascades: tuple[int, ...] = ()
+    """Where changes of a parent have changed rows outside the log."""
     shape: TableShape = field(default_factory=lambda: TableShape(DEFINITION))
 
     @classmethod
@@ -119,11 +121,13 @@ class Job:
                     (each for each in self.statements if after <= each.before and each.after <= intent.written), None
                 )
                 passed = (FoundStatement(after, intent.written, "CREATE INDEX"),) if self.passes else ()
+                found = [at(pos) for pos in self.cascades if after < at(pos) <= intent.written]
                 return [
                     ChangesBuffered(
-                        barrier.epoch, intent.visible, (), self.kept, barrier.attempt, cut=cut, passed=passed
+                        barrier.epoch, intent.visible, (), self.kept, barrier.attempt, cut=cut, passed=passed,
+                        cascaded=found[-1] if found else None,
                     )
-                ]
+                ]  # fmt: skip
             case MergeEpoch(barrier=barrier):
                 return [EpochMerged(barrier.epoch, 0, barrier.attempt)]
             case CommitReceipts(barrier=barrier, receipts=receipts):

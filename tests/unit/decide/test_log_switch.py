@@ -8,13 +8,16 @@ import pytest
 
 from consume_upstream.log.offset import CdcOffset
 from progress.state.backfill_state import BackfillState, Phase
+from progress.state.schema_state import DefinitionVersion, SchemaState
 from tests.unit.decide.coordinated_job import Job
-from tests.unit.progress.state.state_examples import PARTS, plan_with
-from vnode_backfill.decide.log_switch import begun_again, moved_to, seen_beyond, tiles
+from tests.unit.progress.state.state_examples import DEFINITION, PARTS, SERVER, at, plan_with
+from vnode_backfill.decide.log_switch import begun_again, meets_statement_again, moved_to, seen_beyond, tiles
 from vnode_backfill.decide.protocol import ReadRanges, Started
+from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import LawBrokenError
 from vnode_backfill.words.key_range import SplitPlan, bound_of
 from vnode_backfill.words.plan import extend_plan
+from vnode_backfill.words.schema_change import TableShape
 
 PLAN = plan_with(0, 10, 20, 30)
 START = CdcOffset.at("replica", "mysql-bin.000002", 154, era=1)
@@ -73,3 +76,23 @@ def test_a_plan_extended_right_behind_its_end_tiles_and_one_with_a_gap_does_not(
     assert tiles(PLAN)
     assert tiles(above(31))
     assert not tiles(above(32))
+
+
+@pytest.mark.parametrize(
+    ("known", "gtid", "again"),
+    [
+        (f"{SERVER}:1-8", f"{SERVER}:8", False),
+        (f"{SERVER}:1-7:9", f"{SERVER}:8", True),
+        ("0-1-77", "0-1-76", False),
+        ("0-1-77", "0-1-78", True),
+        (f"{SERVER}:1-7", "", False),
+    ],
+)
+def test_a_statement_that_the_offset_does_not_hold_would_be_met_again(known: str, gtid: str, again: bool) -> None:
+    version = DefinitionVersion(
+        1, at(100), at(110), Epoch(2), "ALTER TABLE orders ADD c INT", TableShape(DEFINITION), gtid=gtid
+    )
+    state = mid_snapshot()
+    assert not meets_statement_again(state)
+    state = replace(state, written=replace(state.written, gtids=known), schema=SchemaState((version,), in_sink=1))
+    assert meets_statement_again(state) is again

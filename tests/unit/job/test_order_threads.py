@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from prometheus_client import CollectorRegistry
 
 from consume_upstream.log.offset import CdcOffset
@@ -12,7 +14,7 @@ from vnode_backfill.decide.protocol import Action, Event, TrimBuffer
 from vnode_backfill.job.run.observations import Seen
 from vnode_backfill.job.run.order_threads import OrderThreads
 from vnode_backfill.words.epoch import Actor
-from vnode_backfill.words.errors import SourceLostError
+from vnode_backfill.words.errors import SourceLostError, StuckError
 
 OFFSET: CdcOffset = at(4)
 ORDER: Action = TrimBuffer(OFFSET)
@@ -47,3 +49,26 @@ def test_what_an_order_raises_is_reported_and_not_measured() -> None:
     assert isinstance(event, ActorFailure)
     assert (event.actor, event.attempt, event.error.message) == (Actor.UPSTREAM, 3, "gone")
     assert (measured(metrics.registry, Actor.UPSTREAM), seen.moved_at) == (0, 0.0)
+
+
+def test_an_order_that_does_not_end_in_time_is_reported_as_stuck() -> None:
+    barriers, goes_on = LocalBarrierManager[Event](), threading.Event()
+    orders = OrderThreads(barriers, CdcBackfillMetrics(), Seen())
+
+    def wait() -> None:
+        goes_on.wait(60)
+
+    orders.begin(Actor.DRIVER, 2, ORDER, wait, within=0.01)
+    event = barriers.next_event(60)
+    goes_on.set()
+    assert isinstance(event, ActorFailure)
+    assert isinstance(event.error, StuckError)
+    assert (event.attempt, orders.close(60.0)) == (2, 0)
+
+
+def test_an_order_that_ends_in_time_is_not() -> None:
+    barriers = LocalBarrierManager[Event]()
+    orders = OrderThreads(barriers, CdcBackfillMetrics(), Seen())
+    orders.begin(Actor.DRIVER, 2, ORDER, lambda: None, within=60)
+    assert orders.close(60.0) == 0
+    assert barriers.next_event(0) is None

@@ -1,4 +1,4 @@
-"""`verify` refuses a copy that is not complete before it starts Spark or reads the source."""
+"""`verify` refuses a copy that is not complete before it runs a task or reads the source."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from vnode_backfill.config.job import Config
 from vnode_backfill.job.open.locations import state_store
 from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.job.sink.description import Comparing
-from vnode_backfill.spark.session import StartingSession
 from vnode_backfill.verify.pace import SourcePace
 from vnode_backfill.verify.table import JobProgress
+from vnode_backfill.verify.tasks import TaskRunner
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import StateError
 
@@ -68,10 +68,10 @@ def compare(config: Config, driver: StateStore) -> None:
     def progress() -> JobProgress:
         return JobProgress(loaded.state.written, running=False)
 
-    configured_sink(config).verify(Comparing(loaded, session=_no_session, source=_no_source, progress=progress))
+    configured_sink(config).verify(Comparing(loaded, tasks=_no_tasks, source=_no_source, progress=progress))
 
 
-def _no_session() -> AbstractContextManager[StartingSession]:
+def _no_tasks() -> AbstractContextManager[TaskRunner]:
     raise ComparedError
 
 

@@ -16,7 +16,7 @@ from vnode_backfill.job.tables.parts import part_config, tables_store
 from vnode_backfill.words.errors import ConfigError, StateError
 from vnode_backfill.words.table_name import TableName, TablePattern
 
-__all__ = ["asked_names", "check_one_table", "no_such_job", "parsed_name", "part_of", "stored_tables"]
+__all__ = ["asked_names", "check_one_table", "held_names", "no_such_job", "parsed_name", "part_of", "stored_tables"]
 
 
 def stored_tables(config: Config) -> TablesStore:
@@ -35,19 +35,25 @@ def no_such_job(config: Config) -> StateError:
     )
 
 
-def asked_names(names: Iterable[str], only: Sequence[str]) -> tuple[str, ...]:
+def held_names(store: TablesStore, *, aside: bool = True) -> set[str]:
+    """The tables that the job copies, or with `aside` cannot copy; not those that were removed by hand."""
+    held = {*store.names(), *(store.aside() if aside else ())}
+    return held - {choice.table for choice in store.choices.all() if not choice.wanted}
+
+
+def asked_names(names: Iterable[str], only: Sequence[str], *, flag: str = "--table") -> tuple[str, ...]:
     """Those of the job's tables that --table means; all of them without --table. Each --table must mean one."""
     known = sorted(names)
     if not only:
         return tuple(known)
     found: set[str] = set()
     for text in only:
-        pattern = _pattern(text)
+        pattern = _pattern(text, flag)
         meant = _meant(pattern, known, fold_case=False) or _meant(pattern, known, fold_case=True)
         if not meant:
             raise ConfigError(
-                f"--table {text}: the job has no such table",
-                hint="`vnode-backfill status` without --table lists the tables of the job.",
+                f"{flag} {text}: the job has no such table",
+                hint="`vnode-backfill tables` lists the tables of the job.",
             )
         found |= meant
     return tuple(sorted(found))
@@ -74,11 +80,11 @@ def check_one_table(config: Config, only: Sequence[str]) -> None:
             raise ConfigError(f"--table {text}: the job has one table, {own}", hint="Leave --table out.")
 
 
-def _pattern(text: str) -> TablePattern:
+def _pattern(text: str, flag: str = "--table") -> TablePattern:
     try:
         return TablePattern.parse(text)
     except ValueError as error:
-        raise ConfigError(f"--table {text}: {error}") from error
+        raise ConfigError(f"{flag} {text}: {error}") from error
 
 
 def _meant(pattern: TablePattern, known: Iterable[str], *, fold_case: bool) -> set[str]:

@@ -16,6 +16,7 @@ from vnode_backfill.commands.say import say
 from vnode_backfill.commands.stored_job import with_room_for_workers
 from vnode_backfill.config.job import Config, NewTables
 from vnode_backfill.job.open.writable import check_state_writable
+from vnode_backfill.job.tables.parts import tables_store
 from vnode_backfill.spark.slots import check_planned_slots
 from vnode_backfill.words.finding import Level, render, to_json
 
@@ -100,6 +101,7 @@ def _lines(config: Config, found: ExaminedTables, *, whole: bool) -> Iterator[st
         yield from _table_lines(table, width, whole=whole)
     if found.refused:
         yield f"{len(found.refused):,} of {len(found.tables):,} tables are refused"
+    yield from _by_hand(config)
     yield _total(config, found)
     if found.beginning is not None:
         from vnode_backfill.job.open.handoff import starting_lines
@@ -126,6 +128,13 @@ def _table_lines(table: ExaminedTable, width: int, *, whole: bool) -> Iterator[s
     shown = [finding for finding in table.examined.findings if whole or finding.level in grave]
     if shown:
         yield from (f"    {line}" for line in render(shown).splitlines()[:-1])
+
+
+def _by_hand(config: Config) -> Iterator[str]:
+    """What `tables add` and `tables remove` have changed."""
+    for choice in tables_store(config).choices.all():
+        by = f"by {choice.who} on {choice.host}"
+        yield f"{choice.table} was added {by}" if choice.wanted else f"{choice.table} was removed {by}: not copied"
 
 
 def _total(config: Config, found: ExaminedTables) -> str:

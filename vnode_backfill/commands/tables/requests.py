@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from progress.state.backfill_state import Phase, Request, RequestKind
-from progress.state.report import SET_ASIDE, JobPhase, Report, TableProgress
+from progress.state.report import REMOVED, SET_ASIDE, JobPhase, Report, TableProgress
 from progress.state.tables_report import reason_of
 from progress.store.tables_store import TablesStore
-from vnode_backfill.commands.tables.asked import asked_names, no_such_job, part_of, stored_tables
+from vnode_backfill.commands.tables.asked import asked_names, held_names, no_such_job, part_of, stored_tables
 from vnode_backfill.commands.tables.status import find_tables_report
 from vnode_backfill.config.job import Config
 from vnode_backfill.config.values import reveal
@@ -102,7 +102,7 @@ def _asked(config: Config, only: Sequence[str]) -> tuple[TablesStore, dict[str, 
     store = stored_tables(config)
     check_state_writable(config)
     counts = store.vnode_counts()
-    names = asked_names({*counts, *store.aside()}, only)
+    names = asked_names(held_names(store), only)
     missing = [name for name in names if name not in counts]
     if only and missing:
         raise StateError(
@@ -114,7 +114,7 @@ def _asked(config: Config, only: Sequence[str]) -> tuple[TablesStore, dict[str, 
 
 def _is_live(config: Config, report: Report) -> bool:
     """Whether there is nothing left to wait for; raises if that will not come."""
-    lines = report.tables or (_line(report),)
+    lines = [line for line in report.tables if line.phase != REMOVED] or [_line(report)]
     lost = [line for line in lines if line.phase in _GONE]
     stopped = [line for line in lines if line.phase == JobPhase.STOPPED and not _is_whole(line)]
     waited = [line for line in lines if line not in lost and line not in stopped and not _is_whole(line)]

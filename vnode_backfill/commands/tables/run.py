@@ -73,6 +73,9 @@ def opening_lines(opened: OpenedTables) -> list[str]:
     """What is to be said when the tables were opened."""
     lines = [f"{len(opened.tables)} tables, {opened.created} of them new"]
     lines += [f"{name} is no longer configured: its state is removed, its target stays" for name in opened.removed]
+    lines += [
+        f"{name} was removed and is not copied: `vnode-backfill tables add` takes it up" for name in opened.taken_out
+    ]
     lines += [f"{name} is new and not copied, because mysql.new_tables is report" for name in opened.reported]
     lines += [f"{table.name}: {line}" for table in opened.tables for line in table.opened.start.warnings]
     return lines + [f"{name} is set aside: {error}" for name, error in sorted(opened.aside.items())]
@@ -130,7 +133,7 @@ def _run_opened(
     config, store = opener.config, opener.store
     _wait_for_session(config, store, session)
     services = services_for(config, session.result(), watch.metrics, session.watch)
-    parts = JobParts(config, store, services, renewed, taken_up, opener.new_tables(), watch)
+    parts = JobParts(config, store, services, renewed, taken_up, opener.look_again, opener.open_again, watch)
     job = TablesJob(parts, opened.tables, opened.aside)
     session.watch.excused = lambda: job.is_stopping
     job.run(Until(until))
@@ -196,7 +199,7 @@ def renewed(table: OpenedTable, ending: NewCopy) -> OpenedTable:
 
     store = table.opened.store
     store.acquire_lease(owner(), table.config.state.lease)
-    opened = renew(table.config, store, ending.reason)
+    opened = renew(table.config, store, ending.reason, ending.created)
     say(*(f"{table.name}: {line}" for line in opened.start.warnings))
     return replace(table, opened=opened)
 

@@ -11,7 +11,16 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from progress.state.backfill_state import Failure
-from progress.state.report import JobPhase, Observed, Report, Retry, Subject, report_of
+from progress.state.report import (
+    REMOVED,
+    JobPhase,
+    Observed,
+    Report,
+    Retry,
+    Subject,
+    TableProgress,
+    report_of,
+)
 from progress.state.tables_report import reason_of, summed_up
 from progress.store.lease import Lease
 from progress.store.observed import ObservedFile, TableSeen
@@ -36,7 +45,8 @@ def find_tables_report(config: Config, only: Sequence[str] = ()) -> Report | Non
     One table that is named alone is reported on as a job of one table is.
     """
     store = tables_store(config)
-    found = store.shown(lambda names: asked_names(names, only))
+    removed = {choice.table for choice in store.choices.all() if not choice.wanted}
+    found = store.shown(lambda names: asked_names({*names} - removed, only))
     if found is None:
         return None
     observed, seen = _observed(config, store, found.lease)
@@ -47,7 +57,10 @@ def find_tables_report(config: Config, only: Sequence[str] = ()) -> Report | Non
     if only and len(found.names) == 1:
         return _alone(found.names[0], reports, found.aside, observed)
     subject = Subject(config.job, f"{len(found.names)} tables", configured_sink(config).target)
-    return summed_up(subject, reports, {name: reason_of(error) for name, error in found.aside.items()}, observed)
+    report = summed_up(subject, reports, {name: reason_of(error) for name, error in found.aside.items()}, observed)
+    gone = () if only else sorted(removed)
+    lines = (TableProgress(name, _target(config, name), REMOVED) for name in gone)
+    return replace(report, tables=(*report.tables, *lines))
 
 
 def _observed(config: Config, store: TablesStore, lease: Lease | None) -> tuple[Observed, Seen]:

@@ -11,7 +11,7 @@ from functools import partial
 
 from progress.store.store import StateStore
 from progress.store.tables_store import TablesStore
-from vnode_backfill.commands.tables.asked import asked_names, part_of, stored_tables
+from vnode_backfill.commands.tables.asked import asked_names, held_names, part_of, stored_tables
 from vnode_backfill.config.job import Config
 from vnode_backfill.job.open.locations import owner
 from vnode_backfill.job.open.writable import check_state_writable
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 def compact_tables(config: Config, only: Sequence[str], compact: Callable[[Config, Say], object], say: Say) -> int:
     """Do it for every table that is meant; the job may run meanwhile."""
-    names = asked_names(stored_tables(config).names(), only)
+    names = asked_names(held_names(stored_tables(config), aside=False), only)
     return _each(names, say, lambda name, tell: compact(part_of(config, name), tell))
 
 
@@ -37,7 +37,7 @@ def upgrade_tables(
     """Do it for every table that is meant, with the job's lease held all the while."""
     store = stored_tables(config)
     check_state_writable(config)
-    names = asked_names(store.names(), only)
+    names = asked_names(held_names(store, aside=False), only)
     store.acquire_lease(owner(), config.state.lease)
 
     def one(name: str, tell: Say) -> None:

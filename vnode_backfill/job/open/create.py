@@ -41,7 +41,7 @@ from vnode_backfill.words.bitmap import split_evenly
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.finding import refuse
 from vnode_backfill.words.key_range import SplitPlan
-from vnode_backfill.words.schema_change import TableShape
+from vnode_backfill.words.schema_change import CreatedTable, TableShape
 
 BeforeWriting: TypeAlias = Callable[[], object]
 
@@ -106,6 +106,16 @@ def planned_from(config: Config, table: UpstreamTable, first: CdcOffset | None =
     beginning = begin(config, table, first)
     plan = first_plan(table, config)[1] if beginning.start.snapshot else no_ranges(config, table)
     return Planned(_as_begun(table, beginning), beginning, plan)
+
+
+def planned_from_creation(config: Config, table: UpstreamTable, created: CreatedTable) -> Planned:
+    """The beginning right after the table's CREATE, where the job begins at what is visible: nothing is read."""
+    table = table.with_definition(created.definition)
+    beginning = begin(config, table, CdcOffset.from_json(created.offset))
+    if not isinstance(beginning.start.from_, Latest) or table.unordered_key():
+        return planned_from(config, table)
+    beginning = replace(beginning, start=replace(beginning.start, snapshot=False))
+    return Planned(table, beginning, no_ranges(config, table))
 
 
 def _as_begun(table: UpstreamTable, beginning: Beginning) -> UpstreamTable:

@@ -77,7 +77,7 @@ class StoredHandoff:
 
 def fingerprint(definition: TableDefinition) -> str:
     """The same for two definitions exactly if they are equal, whatever their partitions."""
-    stored = replace(definition, partitioning=None).to_json()
+    stored = replace(definition, partitioning=None, primary=False).to_json()
     return hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
 
 

@@ -9,6 +9,11 @@ the same statement again.
 The log of before does not matter: the new copy begins at what is visible now, which holds the statement. Offsets stay
 in the job's era, so that what the buffer holds of the old job is below all of them and is trimmed.
 
+A table that was created again is not read. Its copy begins right after its CREATE, with a plan without ranges and with
+the definition that it had there: every row comes by the log, and so does every later statement. The old copy has
+captured nothing after the statement at which it ended, which is before the CREATE or is the CREATE. What is visible
+does not matter to a copy that reads nothing.
+
 What operators asked for belongs to the job's name, not to a copy. Requests that nobody has acted on count for the new
 copy: a stop ends it at once. Requests to read again are the exception. The new copy reads every row after it has begun,
 so they are carried out by its first commit.
@@ -19,7 +24,7 @@ A target that has no commits cannot hold two copies. It is written in place, if 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from consume_upstream.log.offset import CdcOffset, VisibleAt
 from consume_upstream.upstream_table import UpstreamTable
@@ -39,11 +44,11 @@ from progress.store.store import Loaded, StateStore
 from vnode_backfill.config.job import Config, StartupMode
 from vnode_backfill.decide.start_point import Latest, StartPlan
 from vnode_backfill.job.open.begin import ChangedMeanwhileError, check_unchanged
-from vnode_backfill.job.open.create import new_record
+from vnode_backfill.job.open.create import new_record, no_ranges
 from vnode_backfill.job.open.handoff import mode_of, record_start_of
 from vnode_backfill.job.open.opened import Opened, held_lease
 from vnode_backfill.job.open.sink import change_buffer
-from vnode_backfill.job.open.source import look_at_source, open_table
+from vnode_backfill.job.open.source import look_at_source, open_known_table, open_table
 from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.job.sink.description import SinkDescription, WritingJob
 from vnode_backfill.snapshot.plan_questions import first_plan
@@ -52,17 +57,33 @@ from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import LawBrokenError, StateError
 from vnode_backfill.words.finding import refuse
 from vnode_backfill.words.key_range import SplitPlan
+from vnode_backfill.words.schema_change import CreatedTable
 
 _ATTEMPTS = 20
 
 
-def renew(config: Config, store: StateStore, why: str) -> Opened:
-    """The job with a new copy begun, and its lease as it was; refused where the table cannot be copied any more."""
+@dataclass(frozen=True, slots=True)
+class _NewBeginning:
+    """Where the new copy begins: a table with the definition that it has there, the offset, and what is read.
+
+    `oldest` is a point before all that will ever be visible; None where what is visible at `first` counts.
+    """
+
+    table: UpstreamTable
+    first: CdcOffset
+    plan: SplitPlan
+    oldest: CdcOffset | None = None
+
+
+def renew(config: Config, store: StateStore, why: str, created: CreatedTable | None = None) -> Opened:
+    """The job with a new copy begun, and its lease as it was; refused where the table cannot be copied any more.
+
+    With `created` the log holds all rows of the table since it was created.
+    """
     loaded = _existing(config, store)
     sink = configured_sink(config)
-    table, first = _beginning(config, loaded, sink)
-    single = loaded.record.executor == "single"
-    plan = _walk(table) if single else first_plan(table, _with_own_vnodes(config, loaded))[1]
+    begins = _from_creation(config, loaded, sink, created) or _planned(config, loaded, sink)
+    table, first, plan = begins.table, begins.first, begins.plan
     record = _record(config, loaded, table)
     job = WritingJob(record, table, held_lease(store), store.lease_folder)
     vectors = sink.prepare_beside(job) if sink.copies_beside else sink.prepare_new(job, taken_over=False)
@@ -71,14 +92,44 @@ def renew(config: Config, store: StateStore, why: str) -> Opened:
     mode = StartupMode.SNAPSHOT if _only_copies(config, loaded) else StartupMode.INITIAL
     record_start_of(config, record.id, mode, first)
     note = _note(loaded, record, why, beside=sink.copies_beside)
-    state = _first_state(loaded.state, plan, first, note)
+    state = _first_state(loaded.state, begins, note)
     state = replace(state, acknowledged=_acknowledged(loaded.state, store.unacknowledged(loaded.state)))
     store.begin_again(record, plan, state)
     # Not before: until that commit the copy that the job has made so far may be one of them.
     sink.discard_copies(record.id)
-    warning = f"the table is copied again from {first} on: {why}"
-    start = StartPlan(snapshot=True, from_=Latest(), bounded=mode is StartupMode.SNAPSHOT, warnings=(warning,))
+    read = begins.oldest is None
+    warning = f"the table is copied again {'' if read else 'by the log alone '}from {first} on: {why}"
+    start = StartPlan(snapshot=read, from_=Latest(), bounded=mode is StartupMode.SNAPSHOT, warnings=(warning,))
     return Opened(record, state, plan, store, table, created=True, start=start)
+
+
+def _from_creation(
+    config: Config, loaded: Loaded, sink: SinkDescription, created: CreatedTable | None
+) -> _NewBeginning | None:
+    """After the table's CREATE; None where the table has to be read.
+
+    That is so of a walk and of a table in one range, which have no plan without a range, on another server, and where
+    both copies would be in one place: points of the old copy go when a range is read.
+    """
+    if created is None or loaded.record.executor == "single" or not sink.copies_beside:
+        return None
+    era = loaded.state.written.era
+    table = open_known_table(config, created.definition).in_era(era)
+    if table.server != loaded.record.server or table.unordered_key():
+        return None
+    refuse(look_at_source(config))
+    refuse(sink.findings(table.definition), "the target cannot take the table")
+    plan = no_ranges(_with_own_vnodes(config, loaded), table)
+    return _NewBeginning(table, CdcOffset.from_json(created.offset), plan, table.source_log().oldest.in_era(era))
+
+
+def _planned(config: Config, loaded: Loaded, sink: SinkDescription) -> _NewBeginning:
+    """At what is visible now, with all ranges to read."""
+    table, first = _beginning(config, loaded, sink)
+    single = loaded.record.executor == "single"
+    return _NewBeginning(
+        table, first, _walk(table) if single else first_plan(table, _with_own_vnodes(config, loaded))[1]
+    )
 
 
 def _beginning(config: Config, loaded: Loaded, sink: SinkDescription) -> tuple[UpstreamTable, CdcOffset]:
@@ -131,16 +182,20 @@ def _walk(table: UpstreamTable) -> SplitPlan:
     return walk_plan(table.definition.key, table.estimated_size().rows)
 
 
-def _first_state(before: BackfillState, plan: SplitPlan, first: CdcOffset, note: CopyNote) -> BackfillState:
+def _first_state(before: BackfillState, begins: _NewBeginning, note: CopyNote) -> BackfillState:
     """Limits and workers stay as they were; a pause too, because somebody wanted the source left alone.
 
     So do the last statements, for those who look.
     """
-    count = len(before.vnodes)
+    count, plan = len(before.vnodes), begins.plan
     assignment = before.assignment if len(plan.ranges) or count > 1 else split_evenly(1, 1)
+    state = new_state(VisibleAt(begins.first), plan, assignment)
+    if begins.oldest is not None:
+        # The first offset may not be visible yet, and what is visible must not fall.
+        state = replace(state, visible=((Epoch(0), VisibleAt(begins.oldest)),))
     controls = Controls(before.controls.paused, before.controls.rows_per_second)
     schema = SchemaState(notes=before.schema.notes, copy=note)
-    return replace(new_state(VisibleAt(first), plan, assignment), controls=controls, schema=schema)
+    return replace(state, controls=controls, schema=schema)
 
 
 def _acknowledged(before: BackfillState, asked: Sequence[Request]) -> tuple[Acknowledgement, ...]:

@@ -8,7 +8,8 @@ state:
 - Its log has no stored identity, because an earlier release created the job. It takes the identity of the log it finds.
 - Another server has everything that was seen. The job follows it by GTID.
 - Its place in the log is gone, or it failed at what the log holds there, and somebody asked to read everything again.
-- The same, but the table is another by now, or its plan leaves gaps: then a new copy begins (`renew`).
+- The same, but the table is another by now, or its plan leaves gaps: then a new copy begins (`renew`). So does one on
+  another server whose log would show the last statement again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from progress.store.store import Loaded, StateStore
 from progress.store.walk_store import SingleStore
 from vnode_backfill.config.job import Config, Executor, StartupMode
 from vnode_backfill.decide.honour_requests import honour
-from vnode_backfill.decide.log_switch import begun_again, moved_to, seen_beyond, tiles
+from vnode_backfill.decide.log_switch import begun_again, meets_statement_again, moved_to, seen_beyond, tiles
 from vnode_backfill.decide.start_point import Saved, SavedProgress, StartPlan, plan_start
 from vnode_backfill.job.open.begin import Beginning
 from vnode_backfill.job.open.handoff import mode_of
@@ -82,8 +83,8 @@ def take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Open
     loaded = replace(loaded, record=record)
     try:
         start, loaded = _continue_or_fail(config, store, table, loaded, asked)
-    except _GapsError as gaps:
-        return renew(config, store, gaps.message)
+    except _MustCopyError as reason:
+        return renew(config, store, reason.message)
     table = table.in_era(loaded.state.written.era)
     return Opened(record, loaded.state, loaded.plan, store, table, created=False, start=start)
 
@@ -97,7 +98,7 @@ def _prepared(config: Config, store: StateStore, table: UpstreamTable, loaded: L
         sink.use(loaded.state.schema.shape_at(held, table.definition))
         sink.prepare()
         record = fitted_record(loaded.record, store, sink)
-        if loaded.state.is_live:
+        if loaded.state.is_whole:
             sink.put_in_place()
     finally:
         sink.close()
@@ -158,12 +159,18 @@ def _continue_or_fail(
         # What the log holds next may be what the job has failed at; after a copy nobody needs it.
         return _copy_again(config, store, table, loaded, asked)
     if isinstance(start.from_, Saved) and start.from_.by_gtids:
+        if meets_statement_again(loaded.state):
+            last = loaded.state.schema.versions[-1]
+            raise _MustCopyError(
+                f"the server is another one, and the statement at {last.before} was followed before the first server "
+                f"had reported it: {last.statement[:200]}"
+            )
         loaded = _follow_by_gtids(store, table, loaded, buffered)
     return start, loaded
 
 
-class _GapsError(PlanRefusedError):
-    """The plan leaves keys between its ranges, which only the log knows."""
+class _MustCopyError(PlanRefusedError):
+    """The job cannot continue with what it has: keys between its ranges only the log knows, or a statement comes again."""
 
 
 def _asked_for_everything(store: StateStore, loaded: Loaded) -> Request | None:
@@ -188,7 +195,7 @@ def _copy_again(
     finally:
         sink.close()
     if not tiles(plan):
-        raise _GapsError(
+        raise _MustCopyError(
             f"what the log held after {state.written} is left out, and keys between the ranges of the plan are read by "
             "nobody",
         )

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import Timer
 from typing import Literal
 
 from progress.faces.metrics import CdcBackfillMetrics
@@ -18,6 +19,7 @@ from progress.state.barriers import LocalBarrierManager
 from vnode_backfill.decide.protocol import Action, Event
 from vnode_backfill.job.run.observations import Seen
 from vnode_backfill.words.epoch import Actor
+from vnode_backfill.words.errors import StuckError
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +50,27 @@ class OrderThreads:
         self._pool = pool or ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="action")
         self.running: set[Future[None]] = set()
 
-    def begin(self, actor: Actor, attempt: int, action: Action, work: Callable[[], None]) -> None:
-        """Begin an order; returns at once."""
-        self.follow(self._pool.submit(self._carry_out, actor, attempt, action, work))
+    def begin(
+        self, actor: Actor, attempt: int, action: Action, work: Callable[[], None], *, within: float | None = None
+    ) -> None:
+        """Begin an order; returns at once. One that has not ended `within` so many seconds is reported as stuck.
+
+        What comes of it later is reported too. Who hears of it has given the attempt up by then.
+        """
+        future = self._pool.submit(self._carry_out, actor, attempt, action, work)
+        self.follow(future)
+        if within is not None:
+            name = type(action).__name__
+            stuck = StuckError(
+                f"{name} has not ended after {within:g} s",
+                hint="Look whether the target answers. `resume` takes the table up again, once it has ended.",
+            )
+            timer = Timer(
+                within, lambda: None if future.done() else self._barriers.notify_failure(actor, attempt, stuck)
+            )
+            timer.daemon = True
+            timer.start()
+            future.add_done_callback(lambda _: timer.cancel())
 
     def follow(self, future: Future[None]) -> None:
         """Count work that was begun elsewhere as an order in progress."""

@@ -14,8 +14,8 @@ from functools import partial
 from consume_upstream.buffer import BufferNote
 from consume_upstream.executor import ConsumeOrder, UpstreamTableExecutor
 from consume_upstream.log.continuity import check_log_goes_on
-from consume_upstream.log.offset import CdcOffset, Visibility, is_short_stretch
-from progress.state.backfill_state import BackfillState, Phase
+from consume_upstream.log.offset import CdcOffset, Visibility, VisibleAt, is_short_stretch
+from progress.state.backfill_state import BackfillState, Intent, Phase
 from progress.state.barriers import LocalBarrierManager
 from progress.task_progress import EpochProgress
 from vnode_backfill.config.job import Executor
@@ -56,7 +56,7 @@ from vnode_backfill.job.run.services import Committed, Services
 from vnode_backfill.job.run.table_versions import TableVersions
 from vnode_backfill.merge.merge_epoch import MergeRoute, SparkTasks, merge_epoch
 from vnode_backfill.snapshot.plan_questions import extended_plan
-from vnode_backfill.words.epoch import Actor, Barrier, BarrierKind
+from vnode_backfill.words.epoch import Actor, Barrier, BarrierKind, Epoch
 from vnode_backfill.words.errors import BackfillError, LawBrokenError, SinkUnavailableError, StuckError
 
 _CANCEL_SECONDS = 10.0
@@ -173,7 +173,7 @@ class Performer:
                 self._sample(action, committed)
             case CommitEpoch(state=state):
                 self.services.store.commit(state)
-                if state.is_live:
+                if state.is_whole:
                     # A new copy that is live takes the place of the old one, at this very offset.
                     self.services.sink.put_in_place()
                 self.barriers.tell(StateCommitted(state.revision))
@@ -217,10 +217,29 @@ class Performer:
         again = committed.attempt > 0 or state.revision == self._first_revision
         return ConsumeOrder(self._upstream, state, plan, action.intent, may_have_landed=again)
 
+    def peek_order(self, committed: Committed) -> ConsumeOrder:
+        """A look at the log for a table that rests; where it begins and ends is for the caller to fill in."""
+        newest, state = self._versions.newest(committed), committed.state
+        self._upstream.use(newest.table.definition)
+        nowhere = Intent(
+            Epoch(state.epoch + 1), BarrierKind.CHECKPOINT, state.written, VisibleAt(state.written), (),
+            state.plan_generation,
+        )  # fmt: skip
+        plan = newest.plan.at(state.plan_generation)
+        return ConsumeOrder(self._upstream, state, plan, nowhere, may_have_landed=False, peeks=True)
+
     def report_buffered(self, action: BufferChanges, note: BufferNote) -> None:
         barrier = action.barrier
         event = ChangesBuffered(
-            barrier.epoch, note.visible, note.missing, note.kept, barrier.attempt, note.newest, note.cut, note.passed
+            barrier.epoch,
+            note.visible,
+            note.missing,
+            note.kept,
+            barrier.attempt,
+            note.newest,
+            note.cut,
+            note.passed,
+            note.cascaded,
         )
         self.barriers.collect(Actor.UPSTREAM, barrier, event)
 

@@ -161,8 +161,8 @@ def effect_text(effect: StatementEffect) -> str:
             return ", ".join(map(_step_text, steps)) or "the target stays as it is"
         case Emptied():
             return "the target is emptied"
-        case NewCopy(reason):
-            return f"a new copy of the table, because {reason}"
+        case NewCopy(reason, created):
+            return f"a new copy of the table{', by the log alone' if created else ''}, because {reason}"
         case Ended(how):
             return f"the table was {how}, and the job ends"
         case SetAside(reason):

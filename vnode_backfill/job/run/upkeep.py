@@ -58,7 +58,7 @@ class Upkeep:
 
         Nothing is looked at again before something was committed. Everything is given up once `goes_on` returns False.
         """
-        if self._sink is None or self._policy is None or not state.is_live or state.revision == self._seen:
+        if self._sink is None or self._policy is None or state.revision == self._seen or not state.is_live:
             return None
         if not self._policy.small_files or not goes_on():
             return None

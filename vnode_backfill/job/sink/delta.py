@@ -120,7 +120,7 @@ class DeltaDescription:
         return ()
 
     def verify(self, asked: Comparing) -> Verdict:
-        """Compare row by row, in Spark. A copy that is not complete yet is refused."""
+        """Compare row by row. A copy that is not complete yet is refused."""
         from vnode_backfill.delta.copies import copy_in
         from vnode_backfill.job.sink.description import Verdict
         from vnode_backfill.sinks.delta.place import is_beside
@@ -134,16 +134,17 @@ class DeltaDescription:
                 detail="Rows that were never read would all be reported as missing.",
                 hint="Let it continue until it is live: `vnode-backfill run --until live`.",
             )
-        plan = loaded.plan if loaded.record.executor != "single" else None
+        ordered = loaded.record.executor != "single" and loaded.plan.compares_keys
+        plan = loaded.plan if ordered else None
         target = self._storage()
         if is_beside(target, loaded.record.id):
             target = copy_in(target, loaded.record.id)
-        with asked.session() as session, asked.source() as (table, pace):
+        with asked.tasks() as tasks, asked.source() as (table, pace):
             if plan is not None and plan.parts != table.definition.key_parts:
                 # A renamed key column orders as before.
                 plan = replace(plan, parts=table.definition.key_parts)
             result = verify_table(
-                session.required(), table, plan, target, workers=self.config.workers, job=asked.progress, pace=pace
+                tasks, table, plan, target, workers=self.config.workers, job=asked.progress, pace=pace
             )
         return Verdict(result.equal, render(result), to_json(result))
 

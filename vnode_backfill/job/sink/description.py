@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from vnode_backfill.sinks import Sink
     from vnode_backfill.sinks.delta.compaction import CompactionPolicy
     from vnode_backfill.sinks.delta.sink import DeltaSink
-    from vnode_backfill.spark.session import StartingSession
     from vnode_backfill.verify.pace import SourcePace
     from vnode_backfill.verify.table import JobProgress
+    from vnode_backfill.verify.tasks import TaskRunner
     from vnode_backfill.words.columns import TableDefinition
     from vnode_backfill.words.finding import Finding
     from vnode_backfill.words.plan import TableFacts
@@ -54,10 +54,10 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Comparing:
-    """What a comparison of source and target works with. A sink that needs no Spark never opens the session."""
+    """What a comparison of source and target works with. A sink that reads its target itself runs no tasks."""
 
     loaded: Loaded
-    session: Callable[[], AbstractContextManager[StartingSession]]
+    tasks: Callable[[], AbstractContextManager[TaskRunner]]
     source: Callable[[], AbstractContextManager[tuple[UpstreamTable, SourcePace]]]
     progress: Callable[[], JobProgress]
 

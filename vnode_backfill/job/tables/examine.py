@@ -20,6 +20,7 @@ from vnode_backfill.job.open.locations import state_folder
 from vnode_backfill.job.open.source import (
     LookedAtServer,
     configured_tables,
+    in_one_range,
     list_tables,
     look_at_server,
     open_table,
@@ -134,7 +135,8 @@ class _Looking:
     def _examined(self, name: TableName, priority: int, config: Config) -> ExaminedTable:
         sink = configured_sink(config)
         seen = ExaminedTable(name, priority, Examined((), None, None), sink.target)
-        findings = tuple(_of_many(finding) for finding in self.server.look_at_table(config))
+        found = in_one_range(config, self.server.look_at_table(config))
+        findings = tuple(_of_many(finding) for finding in found)
         if _is_refused(findings):
             return replace(seen, examined=Examined(findings, None, None))
         check_writable(config)

@@ -2,18 +2,24 @@
 
 A table is opened as a job of one table is (`job.open`), under the job's lease. What must be true besides:
 
-- One table that cannot be opened refuses no other. It is set aside with its reason, and tried again by the next run.
+- One table that cannot be opened refuses no other. It is set aside with its reason. If that may pass, the running job
+  opens it again; else the next run does.
 - Tables that begin together begin at one offset. It is taken when the definitions of all of them were read, and before
   any of them is planned. So from their first epoch on they read the log together.
 - A table exists from its first commit on. Tables that are created together have one.
+- A table that appears while the job runs is not read, if the log since the last look shows its CREATE: whatever the
+  table holds is in the log after it. A CREATE TABLE IF NOT EXISTS proves nothing, because the table may have been there.
 - A table that the file no longer names is let go: its state is removed, its target stays. One that the file names and
   the server does not have is opened all the same: the log says what became of it.
+- A table that was removed by hand is not opened, and its state stays: once it is added again it continues. A running
+  job looks for such choices all the time, so nothing depends on when one was made.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -23,21 +29,37 @@ from consume_upstream.upstream_table import UpstreamTable
 from progress.store.tables_store import TablesStore
 from vnode_backfill.config.job import Config, NewTables
 from vnode_backfill.config.tables import Chosen, is_chosen, priority_of
-from vnode_backfill.job.open.create import Planned, examined_table, planned_from, written
+from vnode_backfill.job.open.create import (
+    Planned,
+    examined_table,
+    planned_from,
+    planned_from_creation,
+    written,
+)
 from vnode_backfill.job.open.locations import owner
 from vnode_backfill.job.open.opened import Opened, acquire
 from vnode_backfill.job.open.resume import take_up
-from vnode_backfill.job.open.source import LookedAtServer, configured_tables, list_tables, look_at_server
+from vnode_backfill.job.open.source import (
+    LookedAtServer,
+    configured_tables,
+    in_one_range,
+    list_tables,
+    look_at_server,
+)
 from vnode_backfill.job.open.writable import check_writable
 from vnode_backfill.job.tables.examine import at_once
-from vnode_backfill.job.tables.parts import part_config
+from vnode_backfill.job.tables.parts import part_config, stored_name, with_choices
 from vnode_backfill.job.tables.running_table import OpenedTable
 from vnode_backfill.words.errors import BackfillError, FencedError, LawBrokenError, PlanRefusedError
 from vnode_backfill.words.finding import refuse
-from vnode_backfill.words.table_name import TableName, TablePattern
+from vnode_backfill.words.schema_change import CreatedTable
+from vnode_backfill.words.table_name import TableName
 
+log = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_LOOK_SECONDS = 15.0
+"""How often a server is asked for tables that have appeared."""
 _TRIES = 4
 """How often a table is opened where what went wrong may pass."""
 
@@ -49,6 +71,8 @@ class OpenedTables:
     tables: list[OpenedTable] = field(default_factory=list)
     aside: dict[str, BackfillError] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
+    taken_out: list[str] = field(default_factory=list)
+    """Tables that were removed by hand. Their state stays."""
     reported: list[str] = field(default_factory=list)
     """New tables that a pattern matches, and that the file says are only to be reported."""
     created: int = 0
@@ -59,7 +83,12 @@ class TablesOpener:
 
     def __init__(self, config: Config, store: TablesStore, before_writing: Callable[[], object]) -> None:
         self.config, self.store, self._before_writing = config, store, before_writing
+        self._file, self._choices, self._looked_at = config, -1, time.monotonic()
+        self._removed: frozenset[str] = frozenset()
         self._fold_case = False
+        self._asked: UpstreamTable | None = None
+        self._looked: CdcOffset | None = None
+        """The end of the log when tables were looked for last."""
 
     def open(self) -> OpenedTables:
         """Every table, with the job's lease taken. Raises only for what concerns all of them."""
@@ -68,37 +97,91 @@ class TablesOpener:
         if exists:
             acquire(config, store)
         try:
-            return self._opened(exists=exists)
+            opened = self._opened(exists=exists)
+            self._looked = self._end_of_log()
+            return opened
         except BaseException:
             store.release()
             raise
 
-    def new_tables(self) -> Callable[[Sequence[str]], OpenedTables] | None:
-        """How a running job finds tables that appear later; None where it has no patterns, or only reports them."""
-        mysql = self.config.mysql
-        varies = any(entry.table.exact is None for entry in mysql.tables)
-        return self.add_new if varies and mysql.new_tables is NewTables.ADD else None
+    def look_again(self, known: Sequence[str]) -> OpenedTables:
+        """What has changed while the job runs: tables that were removed or added by hand, or that have appeared.
 
-    def add_new(self, known: Sequence[str]) -> OpenedTables:
-        """Create tables that the server has by now, and that neither the job nor `known` has."""
+        `known` are those that the job copies or has set aside. The source is asked only where something may be new.
+        """
         if self.store.lease is None:
             raise FencedError(f"tables cannot be added to job {self.config.job} without its lease")
-        listed = list_tables(self.config)
-        chosen = configured_tables(self.config, listed)
-        done = OpenedTables()
-        names = [name for name in chosen.tables if str(name) not in {*known, *self.store.names()}]
-        if names:
-            self._create(names, chosen, look_at_server(self.config, estimated_rows=0), done)
+        chosen_anew, done = self._heed_choices(), OpenedTables()
+        done.taken_out = [name for name in known if not self._is_meant(name)]
+        back = [name for name in self.store.names() if name not in known and self._is_meant(name)]
+        for name, found in self._side_by_side(self._take_up, [stored_name(name) for name in back]):
+            _sort_in(done, name, found)
+        if chosen_anew or self._may_have_appeared():
+            self._add_new((*known, *self.store.names()), done)
         return done
 
+    def open_again(self, names: Sequence[str]) -> OpenedTables:
+        """Open tables once more that could not be opened: those that the job has, and those that are to be created."""
+        if self.store.lease is None:
+            raise FencedError(f"tables of job {self.config.job} cannot be opened without its lease")
+        done, listed = OpenedTables(), list_tables(self.config)
+        chosen, held = configured_tables(self.config, listed), self.store.names()
+        meant = [stored_name(text) for text in names if self._is_meant(text)]
+        for name, found in self._side_by_side(self._take_up, [name for name in meant if str(name) in held]):
+            _sort_in(done, name, found)
+        new = [name for name in (*chosen.tables, *chosen.missing) if name in meant and str(name) not in held]
+        if new:
+            self._create(new, chosen, look_at_server(self.config, estimated_rows=0), done)
+        return done
+
+    def _add_new(self, known: Sequence[str], done: OpenedTables) -> None:
+        """Create tables that the server has by now, and that neither the job nor `known` has."""
+        since, self._looked = self._looked, self._end_of_log()
+        chosen = configured_tables(self.config, list_tables(self.config))
+        names = [name for name in chosen.tables if str(name) not in known]
+        if self.config.mysql.new_tables is NewTables.REPORT:
+            names = [name for name in names if _is_named(self.config, name)]
+        if names:
+            self._create(names, chosen, look_at_server(self.config, estimated_rows=0), done, since)
+
+    def _may_have_appeared(self) -> bool:
+        mysql = self.config.mysql
+        varies = any(entry.table.exact is None for entry in mysql.tables)
+        if not varies or mysql.new_tables is NewTables.REPORT or time.monotonic() - self._looked_at < _LOOK_SECONDS:
+            return False
+        self._looked_at = time.monotonic()
+        return True
+
+    def _heed_choices(self) -> bool:
+        """Let what operators have chosen count from now on; whether that is news."""
+        version, choices = self.store.choices.since(self._choices)
+        if choices is None:
+            return False
+        self.config, self._choices = with_choices(self._file, choices), version
+        self._removed = frozenset(choice.table for choice in choices if not choice.wanted)
+        return True
+
+    def _is_meant(self, name: str) -> bool:
+        return is_chosen(self.config, stored_name(name), fold_case=self._fold_case)
+
+    def _end_of_log(self) -> CdcOffset | None:
+        """None where it cannot be had: what appears until the next look is read."""
+        try:
+            return None if self._asked is None else self._asked.written_offset()
+        except BackfillError as error:
+            log.warning("tables that appear now will be read error=%s", error.message)
+            return None
+
     def _opened(self, *, exists: bool) -> OpenedTables:
+        self._heed_choices()
         store, config, done = self.store, self.config, OpenedTables()
         listed = list_tables(config)
         chosen = configured_tables(config, listed)
         self._fold_case = chosen.fold_case
-        held = [_name(text) for text in store.names()]
+        held = [stored_name(text) for text in store.names()]
         kept = [name for name in held if is_chosen(config, name, fold_case=chosen.fold_case)]
-        self._let_go([name for name in held if name not in kept], done)
+        done.taken_out = [str(name) for name in held if str(name) in self._removed]
+        self._let_go([name for name in held if name not in kept and str(name) not in self._removed], done)
         for name, found in self._side_by_side(self._take_up, kept):
             _sort_in(done, name, found)
         new = [name for name in (*chosen.tables, *chosen.missing) if name not in held]
@@ -122,8 +205,15 @@ class TablesOpener:
         store.acquire_lease(owner(), config.state.lease)
         return self._opened_table(name, config, take_up(config, store, None))
 
-    def _create(self, names: Sequence[TableName], chosen: Chosen, server: LookedAtServer, done: OpenedTables) -> None:
-        """Create new tables, all in one commit."""
+    def _create(
+        self,
+        names: Sequence[TableName],
+        chosen: Chosen,
+        server: LookedAtServer,
+        done: OpenedTables,
+        since: CdcOffset | None = None,
+    ) -> None:
+        """Create new tables, all in one commit. Those that the log after `since` has created are not read."""
         clashing = {clash.table: str(clash) for clash in chosen.clashes}
 
         def look(name: TableName) -> UpstreamTable:
@@ -131,16 +221,13 @@ class TablesOpener:
                 raise PlanRefusedError(clashing[name], hint="Give one of the two tables a target of its own.")
             own = self._own(name)
             check_writable(own)
-            refuse(server.look_at_table(own))
+            refuse(in_one_range(own, server.look_at_table(own)))
             return examined_table(own)
 
         tables = self._kept(self._side_by_side(look, names), done)
         if not tables:
             return
-        first = self._first_offset(next(iter(tables.values())))
-        plans = self._kept(
-            self._side_by_side(lambda name: planned_from(self._own(name), tables[name], first), tuple(tables)), done
-        )
+        plans = self._planned(tables, since, done)
         if not plans:
             return
         if self.store.lease is None:
@@ -149,9 +236,25 @@ class TablesOpener:
         created = self._kept(self._side_by_side(lambda name: self._write(name, plans[name]), tuple(plans)), done)
         if not created:
             return
-        self.store.commit_together([(table.opened.store, table.opened.state) for table in created.values()])
-        done.tables.extend(created.values())
-        done.created += len(created)
+        refused = self.store.commit_together([(each.opened.store, each.opened.state) for each in created.values()])
+        done.aside.update(refused)
+        done.tables.extend(table for table in created.values() if table.name not in refused)
+        done.created += len(created) - len(refused)
+
+    def _planned(
+        self, tables: Mapping[TableName, UpstreamTable], since: CdcOffset | None, done: OpenedTables
+    ) -> dict[TableName, Planned]:
+        """Where each table begins: after its CREATE if the log shows it, else all at one offset, and all are read."""
+        created = {name: found for name in tables if (found := _creation(tables[name], since)) is not None}
+        others = [name for name in tables if name not in created]
+        first = self._first_offset(tables[others[0]]) if others else None
+
+        def plan(name: TableName) -> Planned:
+            if name in created:
+                return planned_from_creation(self._own(name), tables[name], created[name])
+            return planned_from(self._own(name), tables[name], first)
+
+        return self._kept(self._side_by_side(plan, tuple(tables)), done)
 
     def _write(self, name: TableName, planned: Planned) -> OpenedTable:
         config, store = self._own(name), self.store.table(str(name))
@@ -163,6 +266,8 @@ class TablesOpener:
 
     def _opened_table(self, name: TableName, config: Config, opened: Opened) -> OpenedTable:
         priority = priority_of(self.config, name, fold_case=self._fold_case)
+        # New tables begin in the first era, whatever others have seen.
+        self._asked = self._asked or opened.table.in_era(0)
         return OpenedTable(str(name), config, opened, priority)
 
     def _own(self, name: TableName) -> Config:
@@ -199,18 +304,20 @@ class TablesOpener:
         return kept
 
 
+def _creation(table: UpstreamTable, since: CdcOffset | None) -> CreatedTable | None:
+    """How the table was created, if the log shows it. Where that cannot be found out the table is read."""
+    try:
+        return None if since is None else table.created_since(since)
+    except BackfillError as error:
+        log.warning("the table is read table=%s error=%s", table.definition.table, error.message)
+        return None
+
+
 def _sort_in(done: OpenedTables, name: TableName, found: OpenedTable | BackfillError) -> None:
     if isinstance(found, BackfillError):
         done.aside[str(name)] = found
     else:
         done.tables.append(found)
-
-
-def _name(text: str) -> TableName:
-    """A table's name as it is stored."""
-    exact = TablePattern.parse(text).exact
-    assert exact is not None
-    return exact
 
 
 def _is_named(config: Config, name: TableName) -> bool:

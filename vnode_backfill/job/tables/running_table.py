@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from consume_upstream.log.offset import CdcOffset
 from progress.state.barriers import LocalBarrierManager
 from progress.state.report import phase_of
 from vnode_backfill.config.job import Config
@@ -19,6 +20,8 @@ from vnode_backfill.job.tables.reading_order import Unread
 from vnode_backfill.words.key_range import SplitPlan
 
 _TAKE_LONG = (Stage.RETRYING, Stage.RESOLVING, Stage.EXTENDING, Stage.FAILING, Stage.STOPPED)
+_QUIET_EPOCHS = 3
+"""A table without a change in so many epochs rests. A change that comes later costs one commit more."""
 CarryOut = Callable[["RunningTable", Action, Committed], None]
 
 
@@ -54,6 +57,13 @@ class RunningTable:
         self.run = TableRun(services, opened.state, opened.plan, self.barriers, carry, watched)
         self.tidied = -1
         """The revision after which the target was looked after."""
+        self.measured = -1
+        """The revision after which the buffer was measured."""
+        self.reached: CdcOffset | None = None
+        """How far the log was read while the table rests; None while it does not."""
+        self.waiting = 0
+        """How many changes were met while the table rests, which wait for others."""
+        self._quiet = 0
         self._buffered = True
         self._sized: tuple[SplitPlan, int] | None = None
 
@@ -95,9 +105,28 @@ class RunningTable:
             return True
         return changed is not None and any(vnode.applied < changed for vnode in action.vnodes)
 
+    @property
+    def captured(self) -> CdcOffset:
+        """How far the log was read for the table."""
+        return self.reached or self.run.coordinator.saved.written
+
+    def may_settle(self, *, lagged: bool) -> bool:
+        """Whether the epoch that has ended may be the last one for now.
+
+        The table is live, and has been quiet for long enough, or its next changes are to wait (`lagged`).
+        """
+        coordinator = self.run.coordinator
+        buffered = coordinator.collected.buffered
+        if coordinator.stage is not Stage.SAMPLING or coordinator.stopping or coordinator.requests:
+            return False
+        if buffered is None or buffered.cut is not None or not coordinator.saved.is_live:
+            return False
+        return lagged or (not buffered.kept and self._quiet >= _QUIET_EPOCHS)
+
     def noted(self, kept: int) -> None:
         """So many changes went into the buffer."""
         self._buffered = self._buffered or kept > 0
+        self._quiet = 0 if kept else self._quiet + 1
 
     def may_trim(self) -> bool:
         """Whether the buffer may hold files whose changes are all applied."""
@@ -113,7 +142,7 @@ class RunningTable:
         if state.backfill_finished or not state.controls.reading or state.schema.pending is not None:
             return None
         rows = self._rows(coordinator.current_plan)
-        return Unread(self.name, self.table.priority, rows, max(1, rows - state.rows))
+        return Unread(self.name, self.table.priority, rows, max(1, rows - state.rows), state.controls.rows_per_second)
 
     def _rows(self, plan: SplitPlan) -> int:
         if self._sized is None or self._sized[0] is not plan:

@@ -1,8 +1,9 @@
 """Runs a job of many tables: one loop takes what happened to any of them, and begins what they do together.
 
 Each table has its own protocol (`job.run.table_run`), so what ends one table ends no other. A table that fails has its
-reason in its own state, and is set aside until it is asked to resume, or the job is run again. One that needs a new copy gets it beside the
-others. The job ends when every table has: stopped on request, ended with its source, or failed.
+reason in its own state, and is set aside until it is asked to resume, or the job is run again. One that needs a new copy
+gets it beside the others, and so does one that could not be opened for a reason that may pass. The job ends when every
+table has: stopped on request, ended with its source, or failed.
 
 The lease, the source's connections, the Spark session and the commits are the job's. A driver that loses one of the
 first three ends with all its tables.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,20 +31,19 @@ from vnode_backfill.job.run.driver_tools import DriverTools
 from vnode_backfill.job.run.loop import Until
 from vnode_backfill.job.run.services import Services
 from vnode_backfill.job.tables.open import OpenedTables
+from vnode_backfill.job.tables.reopening import AsideTries, Reopening
 from vnode_backfill.job.tables.running_table import OpenedTable, RunningTable
 from vnode_backfill.job.tables.shared_work import SharedWork
 from vnode_backfill.job.tables.take_ups import TakeUps
 from vnode_backfill.words.epoch import Actor
-from vnode_backfill.words.errors import ActorError, BackfillError, StuckError
+from vnode_backfill.words.errors import BackfillError, FencedError
 from vnode_backfill.words.schema_change import NewCopy
 
 log = logging.getLogger(__name__)
 _LOOK_AT_LOG = timedelta(seconds=30)
 _UPKEEP_EVERY = timedelta(seconds=2)
-_LOOK_FOR_NEW = timedelta(seconds=15)
 _WAIT_SECONDS = 0.5
 _CLOSE_SECONDS = 60.0
-_END_SECONDS = 600.0
 
 
 class TablesWatcher(Protocol):
@@ -62,8 +63,10 @@ class JobParts:
     services: Callable[[OpenedTable], Services]
     renew: Callable[[OpenedTable, NewCopy], OpenedTable]
     take_up: Callable[[OpenedTable], OpenedTable]
-    look_for_new: Callable[[Sequence[str]], OpenedTables] | None
-    """Creates tables that the server has by now and the job has not; None where a job has no patterns."""
+    look_again: Callable[[Sequence[str]], OpenedTables]
+    """Opens tables that the job is to have by now and has not, and names those that it is not to have any more."""
+    open_aside: Callable[[Sequence[str]], OpenedTables]
+    """Opens tables again that could not be opened."""
     watch: TablesWatcher
 
 
@@ -76,13 +79,16 @@ class TablesJob:
         self._ended = threading.Event()
         services = [parts.services(table) for table in opened]
         self._tools = DriverTools.open(services[0], many=True)
-        self._shared = SharedWork(parts.config, parts.store, self._tools)
+        self._shared = SharedWork(parts.config, parts.store, self._tools, self._happened.set)
         self.tables = [self._running(table, each) for table, each in zip(opened, services, strict=True)]
         self.aside = dict(aside)
         """Tables that could not be opened, or not be copied again, with the reason."""
-        self._renewing: dict[str, threading.Thread] = {}
-        self._renewed: list[tuple[RunningTable, OpenedTable | BackfillError]] = []
+        self._renewing = Reopening(parts.config.limits, self._tools.spark.stopping, self._happened.set)
+        self._aside_tries = AsideTries(parts.config.limits)
         self._added: list[OpenedTables] = []
+        self._held = {*(table.name for table in self.tables), *aside}
+        """The tables that this driver copies or has set aside, those among `_added` included."""
+        self._leaving: set[str] = set()
         self._stop_asked = self._signalled = False
         self._take_ups = TakeUps()
 
@@ -127,23 +133,33 @@ class TablesJob:
 
     def _take_all(self) -> None:
         for table in self.tables:
-            table.run.take_waiting()
+            if table.barriers.has_waiting:
+                table.run.take_waiting()
         self._put_renewed()
         self._put_added()
+        self._let_leave()
         for table in self.tables:
-            if table.run.has_stopped and isinstance(table.run.ending, NewCopy) and not self._stop_asked:
+            if table.run.has_stopped and isinstance(table.run.ending, NewCopy) and not self.is_stopping:
                 self._renew(table, table.run.ending)
         for table in self.tables:
-            if not table.run.has_stopped or self._stop_asked or table.name in self._renewing:
+            if not table.run.has_stopped or self.is_stopping or table.name in self._renewing:
                 continue
             if self._take_ups.take(table.name):
                 self._reopen(table, partial(self._parts.take_up, table.table))
 
     def _is_up_to_date(self) -> bool:
-        return not self._renewing and all(table.run.has_stopped or table.run.is_up_to_date for table in self.tables)
+        if self._renewing or self._aside_waiting():
+            return False
+        return all(table.run.has_stopped or table.run.is_up_to_date for table in self.tables)
 
     def _has_ended(self) -> bool:
-        return not self._renewing and all(table.run.has_stopped for table in self.tables)
+        if self._renewing or not all(table.run.has_stopped for table in self.tables):
+            return False
+        return self.is_stopping or not self._aside_waiting()
+
+    def _aside_waiting(self) -> list[str]:
+        """The tables that could not be opened and are still tried again."""
+        return self._aside_tries.waiting(self.aside, (table.name for table in tuple(self.tables)))
 
     def _renew(self, table: RunningTable, ending: NewCopy) -> None:
         """Begin a new copy of a table, beside the others."""
@@ -152,42 +168,14 @@ class TablesJob:
 
     def _reopen(self, table: RunningTable, opened: Callable[[], OpenedTable]) -> None:
         """Open a table that has stopped again, beside the others."""
-
-        def work() -> None:
-            self._renewed.append((table, self._opened_again(table, opened)))
-            self._happened.set()
-
         self._shared.forget(table)
-        self._renewing[table.name] = thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-
-    def _opened_again(self, table: RunningTable, opened: Callable[[], OpenedTable]) -> OpenedTable | BackfillError:
-        """What may pass is tried again, as often and as long as an epoch is.
-
-        Nothing of the run before may still be at work: it has the same generation, so that the target would take what
-        it writes late.
-        """
-        limits, attempt = self._parts.config.limits, 0
-        if not table.performer.has_ended(_END_SECONDS):
-            return StuckError(
-                f"what was begun for {table.name} has not ended after {_END_SECONDS:.0f} s",
-                hint="Stop the job and run it again.",
-            )
-        while True:
-            try:
-                table.services.sink.close()
-                return opened()
-            except BackfillError as error:
-                attempt += 1
-                if not error.retryable or attempt > limits.retries or self._ended.wait(limits.pause(attempt)):
-                    return error
-            except Exception as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
-                return ActorError(f"the table could not be opened again: {type(error).__name__}", detail=str(error))
+        self._renewing.begin(table, opened)
 
     def _put_renewed(self) -> None:
-        while self._renewed:
-            old, found = self._renewed.pop()
-            self._renewing.pop(old.name, None)
+        for old, found in self._renewing.take():
+            if found is None:
+                # A stop came first. The next run opens the table again.
+                continue
             table = found if isinstance(found, BackfillError) else self._begun(found)
             if isinstance(table, BackfillError):
                 log.warning("table set aside table=%s error=%s", old.name, table.message)
@@ -209,31 +197,77 @@ class TablesJob:
         if self._stop_asked or self._shared.stopping:
             table.run.ask_to_stop()
 
-    def _look_for_new(self) -> None:
-        """Create tables that appeared since, beside the others. One that is refused is tried again by the next run."""
-        look = self._parts.look_for_new
-        if look is None or self.is_stopping:
+    def _look_again(self) -> None:
+        """Find tables that come or go, beside the others. One that is refused is tried again by the next run."""
+        if self.is_stopping:
             return
-        known = [*(table.name for table in tuple(self.tables)), *self.aside]
         try:
-            self._added.append(look(known))
+            found = self._parts.look_again(sorted(self._held))
         except BackfillError as error:
             # Whatever it is, the tables that the job has are not concerned. It is looked at again.
-            log.warning("new tables cannot be looked for error=%s", error.message)
+            log.warning("tables that come or go cannot be looked for error=%s", error.message)
+            return
+        self._held |= {*(table.name for table in found.tables), *found.aside}
+        if found.tables or found.aside or found.taken_out:
+            self._added.append(found)
+            self._happened.set()
+
+    def _try_aside(self) -> None:
+        """Open tables again that could not be opened for a reason that may pass, beside the others."""
+        due = [] if self.is_stopping else self._aside_tries.due(self._aside_waiting(), time.monotonic())
+        if not due:
+            return
+        try:
+            self._added.append(self._parts.open_aside(due))
+        except FencedError:
+            raise
+        except BackfillError as error:
+            # The tables that run are not concerned.
+            log.warning("tables that are set aside cannot be opened error=%s", error.message)
         self._happened.set()
 
     def _put_added(self) -> None:
         while self._added:
             found = self._added.pop()
-            self.aside.update(found.aside)
+            self.aside.update({name: error for name, error in found.aside.items() if name in self._held})
+            self._leaving.update(found.taken_out)
             for opened in found.tables:
+                if opened.name not in self._held or any(table.name == opened.name for table in self.tables):
+                    # It was removed while it was opened, or somebody else has opened it.
+                    continue
                 table = self._begun(opened)
                 if isinstance(table, BackfillError):
                     self.aside[opened.name] = table
                     continue
                 log.info("table added table=%s", opened.name)
                 self.tables.append(table)
+                self.aside.pop(opened.name, None)
                 self._start(table)
+
+    def _let_leave(self) -> None:
+        """Stop tables that were taken out of the job, and forget those that nothing is at work for any more."""
+        for name in tuple(self._leaving):
+            table = next((table for table in self.tables if table.name == name), None)
+            if table is not None and (name in self._renewing or not self._has_left(table)):
+                continue
+            log.info("table taken out table=%s", name)
+            self.aside.pop(name, None)
+            self._leaving.discard(name)
+            self._held.discard(name)
+
+    def _has_left(self, table: RunningTable) -> bool:
+        if not table.run.has_stopped:
+            if table.run.ask_to_stop():
+                table.performer.wake()
+                self._shared.wake()
+            return False
+        if len(self.tables) == 1 or not table.performer.has_ended(0):
+            return False
+        self._shared.forget(table)
+        table.performer.close()
+        table.services.sink.close()
+        self.tables.remove(table)
+        return True
 
     def _close(self) -> None:
         for table in self.tables:
@@ -272,9 +306,9 @@ class TablesJob:
             (timedelta(seconds=5), self._measure),
             (_LOOK_AT_LOG, self._measure_source),
             (timedelta(seconds=1), self._note_aside),
+            (timedelta(seconds=1), self._look_again),
+            (timedelta(seconds=1), self._try_aside),
         ]
-        if self._parts.look_for_new is not None:
-            works.append((_LOOK_FOR_NEW, self._look_for_new))
         if any_services.jvm is not None:
             works.append((timedelta(seconds=0.5), self._check_spark))
         if any_services.throttle is not None and any_services.throttle.has_checks:
@@ -361,10 +395,15 @@ class TablesJob:
             services.metrics.observe_throttled(found.label, every)
 
     def _measure(self) -> None:
+        asked = self._store.asked({table.name: table.run.coordinator.saved for table in tuple(self.tables)})
+        for table in tuple(self.tables):
+            table.performer.seen.asked = asked.get(table.name, ())
+
         def measure(table: RunningTable) -> None:
-            seen = table.performer.seen
-            if table.run.coordinator.saved.changed is not None or seen.buffer_bytes is None:
-                seen.buffer_bytes = table.services.buffer.size().bytes
+            revision = table.run.coordinator.saved.revision
+            if revision != table.measured:
+                table.performer.seen.buffer_bytes = table.services.buffer.size().bytes
+                table.measured = revision
 
         self._each(measure)
 

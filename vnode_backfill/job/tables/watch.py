@@ -39,6 +39,8 @@ from vnode_backfill.words.errors import BackfillError
 from vnode_backfill.words.key_range import SplitPlan
 
 _SHOW_EVERY = 1.0
+_SHOW_MORE = 0.01
+"""With many tables a report takes long to make: so much later it comes for each of them."""
 _GRID_EVERY = 3.0
 _LIVE_EVERY = 10.0
 """A live table is reported on anew so often: only its age moves, which is looked at each time."""
@@ -93,7 +95,7 @@ class TablesWatch:
 
     def look(self, tables: Sequence[RunningTable], aside: Mapping[str, BackfillError]) -> None:
         now = time.monotonic()
-        if now - self._shown_at >= _SHOW_EVERY:
+        if now - self._shown_at >= _SHOW_EVERY + len(tables) * _SHOW_MORE:
             self._shown_at = now
             self._faces.show(self._report(tables, aside, running=True))
 
@@ -132,21 +134,28 @@ class TablesWatch:
             best = 0.0 if known is None else known.best
             known = self._known[table.name] = _Known(coordinator.plan, Estimates.of(coordinator.current_plan), best)
         going = running and not table.run.has_stopped
-        saved = coordinator.saved
+        saved, reached = coordinator.saved, table.reached
+        if reached is not None:
+            saved = replace(saved, written=reached)
         # A live table's epochs go by; what else happens to it shows at once.
         seen_of = None if saved.is_live else coordinator.in_hand
-        made_of = (saved.revision, saved.is_live, saved.schema, saved.failure, coordinator.last_error, going, seen_of)
+        made_of = (
+            (saved.revision, reached), saved.is_live, saved.schema, saved.failure, coordinator.last_error, going, seen_of,
+            seen.asked,
+        )  # fmt: skip
         if known.report is None or not known.is_fresh(made_of, time.monotonic()):
             error = coordinator.last_error
             observed = Observed(
                 driver=self._driver if going else "",
                 retry=Retry(coordinator.attempt, error.message) if error else None,
                 in_hand=coordinator.in_hand if going else NOTHING_IN_HAND,
+                asked=seen.asked,
             )
             subject = Subject(table.name, f"{record.database}.{record.table}", record.sink)
-            known.report = report_of(subject, known.estimates, coordinator.saved, observed, at_least=known.best)
+            known.report = report_of(subject, known.estimates, saved, observed, at_least=known.best)
             known.made_of, known.made_at, known.best = made_of, time.monotonic(), known.report.percent
-        now, applied = time.time(), saved.vnodes[0].applied if saved.is_live else saved.lowest_applied
+        now = time.time()
+        applied = reached or (saved.vnodes[0].applied if saved.is_live else saved.lowest_applied)
         measured = replace(
             known.report.observed,
             lag_seconds=seen.lag_seconds(saved.written, now),

@@ -87,7 +87,8 @@ def test_a_job_that_exists_fails_with_1_where_spark_cannot_be_started(
     told = job.run(code=1)
     assert "Spark could not be started" in told
     assert "Traceback" not in told
-    assert "Spark could not be started" in job.command("verify", code=2)
+    assert "0 differences" in job.command("verify"), "it needs no Spark here"
+    assert "Spark could not be started" in job.command("verify", "--master", "nowhere", code=2)
     job.use(spark={"spark.driver.memory": good})
     job.to_live()
     assert job.differences() == []

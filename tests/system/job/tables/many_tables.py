@@ -131,7 +131,9 @@ class Here:
         opener = TablesOpener(self.config, self.store, lambda: None)
         self.opened: OpenedTables = opener.open()
         services = services_for(self.config, spark, CdcBackfillMetrics())
-        parts = JobParts(self.config, self.store, services, renewed, taken_up, opener.new_tables(), self)
+        parts = JobParts(
+            self.config, self.store, services, renewed, taken_up, opener.look_again, opener.open_again, self
+        )
         self.job = TablesJob(parts, self.opened.tables, self.opened.aside)
 
     def look(self, tables: Sequence[RunningTable], aside: Mapping[str, BackfillError]) -> None:

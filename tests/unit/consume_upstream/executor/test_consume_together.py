@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from consume_upstream.buffer import BufferNote, ChangeBuffer
-from consume_upstream.executor import ConsumeOrder, UpstreamTableExecutor, consume_together
+from consume_upstream.executor import ConsumeOrder, ReaderLot, UpstreamTableExecutor, consume_together
 from consume_upstream.log.batch import SharedBatch
 from consume_upstream.log.gtid import GtidSet
 from consume_upstream.log.offset import CdcOffset, VisibleGtids
@@ -45,6 +45,8 @@ class OneOfMany(LogInMemory):
     wrong: tuple[int, BackfillError] | None = None
     reads: tuple[list[CdcOffset], ...] = ()
     """Notes the beginning of each stretch that is read for this table."""
+    readers: tuple[list[int], ...] = ()
+    """Notes the number of each reader."""
 
     def read_together(
         self,
@@ -58,6 +60,8 @@ class OneOfMany(LogInMemory):
             assert isinstance(table, OneOfMany)
             for noted in table.reads:
                 noted.append(after)
+            for numbers in table.readers:
+                numbers.append(reader)
             if table.wrong is not None and after.number >= table.wrong[0]:
                 found.error = table.wrong[1]
         yield from super().read_together(tables, after, upto, reader, met)
@@ -164,3 +168,32 @@ def test_memory_is_shared_by_the_tables(tmp_path: Path) -> None:
     notes = consume_together(None, orders)
     assert [note.kept for note in notes if isinstance(note, BufferNote)] == [3, 3]
     assert [each.executor.buffer.size().files for each in orders] == [3, 3]
+
+
+def test_a_look_counts_what_concerns_the_table_and_keeps_nothing(tmp_path: Path) -> None:
+    tables = (OneOfMany(LOG), OneOfMany(()), OneOfMany((), cut=CUT), OneOfMany(LOG))
+    orders = [order(tmp_path, number, table) for number, table in enumerate(tables)]
+    looks = [replace(each, peeks=True) for each in orders[:3]]
+    notes = consume_together(None, [*looks, orders[3]])
+    assert [note.read for note in notes if isinstance(note, BufferNote)] == [3, 0, 1, 3]
+    assert [note.kept for note in notes if isinstance(note, BufferNote)] == [0, 0, 0, 3]
+    written = [len(list((tmp_path / f"{number}").glob("**/*.parquet"))) for number in range(4)]
+    assert [files > 0 for files in written] == [False, False, False, True]
+
+
+def test_a_look_finds_the_transactions_that_are_not_visible_as_a_capture_does(tmp_path: Path) -> None:
+    seen = LOG[0].gtid
+    looked, captured = consume_together(
+        None,
+        [replace(order(tmp_path, 0, OneOfMany(()), seen), peeks=True), order(tmp_path, 1, OneOfMany(LOG), seen)],
+    )
+    assert isinstance(looked, BufferNote)
+    assert isinstance(captured, BufferNote)
+    assert looked.missing == captured.missing
+
+
+def test_a_stretch_is_read_by_the_readers_that_it_was_given(tmp_path: Path) -> None:
+    used: list[int] = []
+    table = OneOfMany(LOG, readers=(used,))
+    consume_together(None, [order(tmp_path, 0, table)], readers=ReaderLot(3, 1))
+    assert set(used) == {3}

@@ -18,6 +18,7 @@ import pytest
 from consume_upstream.buffer import BufferNote, ChangeBuffer
 from consume_upstream.executor import UpstreamTableExecutor, _up_to_cut
 from consume_upstream.log.batch import LogBatch, SharedBatch, Transaction
+from consume_upstream.log.cascade import CascadingParent
 from consume_upstream.log.gtid import GtidSet
 from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt, VisibleGtids
 from consume_upstream.log.statement import FoundStatement, LogCut, MetStatements, PassedStatement
@@ -62,6 +63,15 @@ class LogInMemory:
     passed: tuple[PassedStatement, ...] = ()
     damaged: int = 0
     """The number of a file that cannot be read."""
+    parents: tuple[CascadingParent, ...] = ()
+    of_parents: tuple[LogInMemory, ...] = ()
+    """A log for each parent."""
+
+    def parent(self, parent: CascadingParent) -> LogInMemory:
+        return self.of_parents[self.parents.index(parent)]
+
+    def with_parents(self) -> LogInMemory:
+        return self
 
     def log_stretches(self, after: CdcOffset, upto: CdcOffset) -> list[tuple[CdcOffset, CdcOffset]]:
         """One piece for each file, as MySQL's log is cut."""

@@ -20,6 +20,20 @@ def test_rows_are_added_up_and_the_worst_lag_and_age_count() -> None:
     assert (whole.phase, whole.failure) == (JobPhase.SNAPSHOT, None)
 
 
+def test_the_log_is_applied_as_far_as_for_the_table_that_is_least_far() -> None:
+    found = tables_report(3).parts
+    places = {"shop.table_000": (9, "b:9"), "shop.table_001": (3, "b:3"), "shop.table_002": (5, "b:5")}
+    parts = {
+        name: replace(part, written="b:9", applied=places[name][1], places=((1, 9), (1, places[name][0])))
+        for name, part in found.items()
+    }
+    whole = summed_up(SUBJECT, parts, {}, Observed())
+    assert (whole.written, whole.applied) == ("b:9", "b:3")
+    failed = {**parts, "shop.table_001": replace(parts["shop.table_001"], phase=JobPhase.FAILED)}
+    assert summed_up(SUBJECT, failed, {}, Observed()).applied == "b:5"
+    assert summed_up(SUBJECT, {}, {}, Observed()).applied is None
+
+
 def test_tables_are_listed_largest_first_and_those_set_aside_last() -> None:
     tables = tables_report(12).tables
     sizes = [table.estimated_rows for table in tables[:-1]]

@@ -36,7 +36,7 @@ CARRIED = DefinitionVersion(
     1, at(100), at(110), Epoch(12), "ALTER TABLE …", TableShape(DEFINITION, (COUNT, LABEL)), STEPS
 )
 EMPTIED = DefinitionVersion(
-    2, at(200), at(210, gtids="x:1-9"), Epoch(15), "TRUNCATE orders", TableShape(DEFINITION), emptied=True
+    2, at(200), at(210, gtids="x:1-9"), Epoch(15), "TRUNCATE orders", TableShape(DEFINITION), emptied=True, gtid="x:9"
 )
 NOTED = NO_CHANGES.noted(FoundStatement(at(90), at(95), "CREATE INDEX i ON orders (note)"), "none")
 
@@ -51,6 +51,7 @@ NOTED = NO_CHANGES.noted(FoundStatement(at(90), at(95), "CREATE INDEX i ON order
         SchemaState(in_sink=2),
         SchemaState(partitioning=Partitioning("RANGE", "`id`", (Partition("p0", "10"), Partition("p1", None)))),
         SchemaState(partitioning=NOT_KNOWN),
+        SchemaState(cascaded=at(70)),
         SchemaState(
             notes=NOTED.notes,
             copy=CopyNote("2026-03-01T12:00:00+00:00", "another type", "the old copy", "b.1:4", "ALTER"),

@@ -10,8 +10,10 @@ import pytest
 from deltalake import DeltaTable
 
 from progress.state.backfill_state import BackfillState
+from progress.state.parked import ParkedDocument, moved_on
 from progress.store.store import StateStore
 from progress.store.tables_store import TablesStore
+from tests.unit.progress.state.test_parked import FAR, live
 from tests.unit.progress.store.state_folder import following
 from tests.unit.progress.store.tables_folder import stored
 from vnode_backfill.words.epoch import Epoch
@@ -60,8 +62,29 @@ def test_another_content_under_the_same_revision_is_a_broken_law(tmp_path: Path)
     store = stored(tmp_path, "items")
     ((own, state),) = next_of(store, "shop.items")
     store.commit_together([(own, state)])
-    with pytest.raises(LawBrokenError, match="another content"):
-        store.commit_together([(own, replace(state, epoch=Epoch(9)))])
+    refused = store.commit_together([(own, replace(state, epoch=Epoch(9)))])
+    assert isinstance(refused["shop.items"], LawBrokenError)
+    assert "another content" in refused["shop.items"].message
+
+
+def test_a_table_whose_state_cannot_be_written_is_left_out_and_the_others_are_committed(tmp_path: Path) -> None:
+    store = stored(tmp_path, "items", "orders")
+    (items, state), orders = next_of(store, *NAMES)
+    before = states_of(store)
+    refused = store.commit_together([(items, replace(state, plan_generation=7)), orders], cut="{}")
+    assert list(refused) == ["shop.items"]
+    assert "plan generation 7" in refused["shop.items"].message
+    assert states_of(TablesStore(str(tmp_path), "shop")) == {**before, "shop.orders": orders[1]}
+    assert store.cut() is None
+    assert store.commit_together([(items, state)]) == {}
+
+
+def test_what_is_wrong_with_the_values_of_one_state_is_about_that_table_alone(tmp_path: Path) -> None:
+    store = stored(tmp_path, "items", "orders")
+    (items, state), orders = next_of(store, *NAMES)
+    broken = replace(state, vnodes=(*state.vnodes[:3], replace(state.vnodes[3], rows=1 << 80)))
+    assert list(store.commit_together([(items, broken), orders])) == ["shop.items"]
+    assert states_of(store)["shop.orders"] == orders[1]
 
 
 def test_a_driver_that_was_replaced_commits_for_no_table(tmp_path: Path) -> None:
@@ -109,3 +132,39 @@ def test_jobs_of_one_and_of_many_tables_do_not_take_each_other_for_their_own(tmp
     stored(tmp_path, "items").release()
     with pytest.raises(StateError, match="is a job of many tables"):
         StateStore(str(tmp_path), "shop").exists()
+
+
+def test_a_table_that_rests_is_loaded_as_far_as_the_log_was_read_for_it(tmp_path: Path) -> None:
+    store = stored(tmp_path, "items", "orders")
+    store.commit_together([(store.table(name), replace(live(), revision=1)) for name in NAMES])
+    ids = {name: _copy(store, name) for name in NAMES}
+    store.note_parked(ParkedDocument.of([(ids["shop.items"], 1, FAR), (ids["shop.orders"], 0, FAR)]))
+    again = TablesStore(str(tmp_path), "shop")
+    assert states_of(again)["shop.items"] == moved_on(replace(live(), revision=1), FAR)
+    assert states_of(again)["shop.orders"] == replace(live(), revision=1)
+
+
+def test_what_is_stored_for_tables_that_rest_stays_until_a_table_commits_itself(tmp_path: Path) -> None:
+    store = stored(tmp_path, "items", "orders")
+    store.commit_together([(store.table(name), replace(live(), revision=1)) for name in NAMES])
+    parked = ParkedDocument.of([(_copy(store, name), 1, FAR) for name in NAMES])
+    store.commit_together([(store.table("shop.items"), replace(live(), revision=2))], parked=parked)
+    store.commit_together([(store.table("shop.items"), replace(live(), revision=3))], cut="{}")
+    store.release()
+    again = TablesStore(str(tmp_path), "shop")
+    assert states_of(again)["shop.items"] == replace(live(), revision=3)
+    assert states_of(again)["shop.orders"] == moved_on(replace(live(), revision=1), FAR)
+
+
+def test_the_same_again_of_tables_that_rest_is_not_written(tmp_path: Path) -> None:
+    store = stored(tmp_path, "items")
+    store.note_parked(ParkedDocument.of([("a", 1, FAR)]))
+    before = version(store)
+    store.note_parked(ParkedDocument.of([("a", 1, FAR)]))
+    assert version(store) == before
+
+
+def _copy(store: TablesStore, name: str) -> str:
+    loaded = store.table(name).load()
+    assert loaded is not None
+    return loaded.record.id

@@ -20,6 +20,7 @@ from progress.state.backfill_state import (
     BackfillState,
     Controls,
     Intent,
+    Phase,
     Request,
     RequestKind,
 )
@@ -81,6 +82,20 @@ def test_any_state_comes_back_from_its_rows_as_it_was(
     assert from_rows(rows) == (state, books)
     # GTIDs travel along without taking part in equality, so the rows are compared as well.
     assert to_rows(*from_rows(rows) or (state, books)).equals(rows)
+
+
+@settings(max_examples=40, deadline=None)
+@given(states(), st.booleans())
+def test_any_state_of_one_table_among_many_comes_back_as_it_was(state: BackfillState, live: bool) -> None:
+    """A live table has one row for all its vnodes, any other one a row for each."""
+    if live:
+        vnodes = (replace(v, phase=Phase.LIVE, applied=state.written, replaces=frozenset(), floor=None,
+                          complete=v.complete or Epoch(0)) for v in state.vnodes)  # fmt: skip
+        state = replace(state, vnodes=tuple(vnodes))
+    rows = to_rows(state, Bookkeeping("id"), one_of_many=True)
+    assert rows.num_rows == 2 or not live
+    assert from_rows(rows) == (state, Bookkeeping("id"))
+    assert to_rows(*from_rows(rows) or (state, Bookkeeping("id")), one_of_many=True).equals(rows)
 
 
 @settings(max_examples=8, deadline=None)

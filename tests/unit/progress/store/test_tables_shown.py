@@ -56,6 +56,11 @@ def test_request_to_many_tables_is_one_write_and_each_driver_of_a_table_finds_it
         "shop.items": [1, 2],
         "shop.orders": [1],
     }
+    shown = store.asked(states)
+    assert {name: [(each.who, each.request.id) for each in asked] for name, asked in shown.items()} == {
+        "shop.items": [("maria", 1), ("maria", 2)],
+        "shop.orders": [("maria", 1)],
+    }
 
 
 def test_what_is_set_aside_is_known_without_a_driver_and_gone_when_it_is_copied(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from vnode_backfill.sinks.iotdb.server.session import IotdbSession, Series, Stor
 from vnode_backfill.sinks.iotdb.server.store import WriterSettings, time_condition, type_conflict
 from vnode_backfill.sinks.iotdb.server.tablets import calls
 from vnode_backfill.sinks.iotdb.values import Bools, Ints
+from vnode_backfill.words.errors import SinkError
 
 Deletion = tuple[list[str], int]
 """Paths, and the time at which they are emptied."""
@@ -52,10 +53,19 @@ class TreeStore:
 
     def make(self) -> None:
         """Nothing is done if the template is in a database already, or databases are below its first node."""
+        if self._has_database():
+            return
+        try:
+            self._session.execute(f"CREATE DATABASE root.{quoted(self._template.database or '')}")
+        except SinkError:
+            # Tables of one job are made side by side, and another one may have been faster.
+            if not self._has_database():
+                raise
+
+    def _has_database(self) -> bool:
         wanted = ("root", self._template.database or "")
         there = [split_path(row[0] or "") for row in self._session.ask("SHOW DATABASES")]
-        if not any(database[: len(wanted)] == wanted for database in there):
-            self._session.execute(f"CREATE DATABASE root.{quoted(wanted[1])}")
+        return any(database[: len(wanted)] == wanted for database in there)
 
     def held(self) -> list[str]:
         return [path for path in map(path_of, self._devices()) if self._session.has_points(path)]

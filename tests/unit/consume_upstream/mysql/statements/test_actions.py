@@ -170,9 +170,9 @@ ACTIONS: dict[str, tuple[TableAction, ...]] = {
     "ALTER TABLE orders RENAME x": (TableGone("renamed"),),
     "ALTER TABLE orders RENAME = archive.orders, ADD c INT": (ADD_C, TableGone("renamed")),
     "ALTER TABLE x ADD c INT, RENAME AS orders": (TableCame("renamed"),),
-    "CREATE TABLE orders (id INT PRIMARY KEY)": (TableCame("created"),),
-    "CREATE TABLE IF NOT EXISTS orders LIKE x": (TableCame("created", if_not_exists=True),),
-    "CREATE OR REPLACE TABLE orders (id INT)": (TableCame("replaced"),),
+    "CREATE TABLE orders (id INT PRIMARY KEY)": (TableCame("created", empty=True),),
+    "CREATE TABLE IF NOT EXISTS orders LIKE x": (TableCame("created", if_not_exists=True, empty=True),),
+    "CREATE OR REPLACE TABLE orders (id INT)": (TableCame("replaced", empty=True),),
     "ALTER TABLE orders ADD c INT /*!50000 , DROP b */": (ADD_C, ColumnDropped("b")),
     "ALTER TABLE orders ADD c INT /* , DROP b */": (ADD_C,),
     "ALTER TABLE orders ADD c INT -- , DROP b": (ADD_C,),
@@ -219,8 +219,21 @@ def test_statement_does_nothing_to_rows_columns_and_key(text: str) -> None:
 @pytest.mark.parametrize(("text", "expected"), ACTIONS.items(), ids=ACTIONS)
 def test_statement_has_these_actions(text: str, expected: tuple[TableAction, ...]) -> None:
     assert actions(text) == expected
-    wanted = any(not isinstance(action, Nothing) for action in expected)
+    wanted = any(not isinstance(action, Nothing | DefaultChanged) for action in expected)
     assert has_effect(statement(text), "shop", "orders") == wanted
+
+
+@pytest.mark.parametrize(
+    ("clause", "passed"),
+    [
+        ("ADD UNIQUE u (a)", True), ("DROP INDEX u", True), ("RENAME INDEX u TO w", True), ("ADD UNIQUE u (a), ADD c INT", False),
+        ("DROP PRIMARY KEY", False), ("DROP INDEX `PRIMARY`", False), ("ADD PRIMARY KEY (a)", False),
+    ],
+)  # fmt: skip
+def test_unique_indexes_do_nothing_to_rows_that_a_primary_key_identifies(clause: str, passed: bool) -> None:
+    found = statement(f"ALTER TABLE orders {clause}")
+    assert has_effect(found, "shop", "orders")
+    assert has_effect(found, "shop", "orders", primary=True) is not passed
 
 
 @pytest.mark.parametrize("text", CASCADES)

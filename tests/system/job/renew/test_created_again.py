@@ -1,0 +1,66 @@
+"""A table that is dropped and created again is copied by the log alone, on real servers: nothing of it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
+from devkit.waiting import wait_for
+from tests.system.job_case import JobCase, JobHere, execute
+from vnode_backfill.job.run.loop import Until
+
+AGAIN = (
+    "DROP TABLE t", "CREATE TABLE t (id BIGINT PRIMARY KEY, z VARCHAR(9), y INT)",
+    "INSERT INTO t VALUES (1, 'one', 1), (7, 'seven', 7), (9, 'nine', 9)", "UPDATE t SET y = 8 WHERE id = 7",
+    "DELETE FROM t WHERE id = 9",
+)  # fmt: skip
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Iterator[SqlServer]:
+    with {"mysql": MySqlServer, "mariadb": MariaDbServer}[request.param]({}) as started:
+        yield started
+
+
+@pytest.fixture
+def case(server: SqlServer, tmp_path: Path) -> JobCase:
+    execute(
+        server, None, "CREATE DATABASE again", "CREATE TABLE again.t (id INT PRIMARY KEY, a INT)",
+        "INSERT INTO again.t VALUES (1, 1), (2, 2), (3, 3), (4, 4)", "CREATE TABLE again.other (id INT PRIMARY KEY, b TEXT)",
+        "INSERT INTO again.other VALUES (5, 'five')",
+    )  # fmt: skip
+    return JobCase(server, tmp_path, "again", "t")
+
+
+def run_once_more(case: JobCase, spark: SparkSession, *statements: str) -> JobHere:
+    """The statements come while nobody runs the job; then it is run, and makes one new copy."""
+    execute(case.server, case.database, *statements)
+    job = case.here(spark)
+    assert job.run() is None, job.failure
+    assert job.copies == 2
+    assert case.differences() == []
+    return job
+
+
+def test_table_that_is_created_again_is_copied_by_the_log_alone(case: JobCase, spark: SparkSession) -> None:
+    job = case.here(spark)
+    with job.running(Until.STOPPED):
+        wait_for(lambda: job.state.is_live, "live", seconds=300)
+        execute(case.server, case.database, *AGAIN)
+        wait_for(lambda: job.ended or (job.copies == 2 and job.state.is_live), "live again", seconds=300)
+    assert (job.failure, job.copies, job.ranges_planned) == (None, 2, 0)
+    assert case.differences() == []
+    twice = run_once_more(
+        case, spark, *AGAIN, "DROP TABLE t", "CREATE TABLE IF NOT EXISTS t LIKE other", "INSERT INTO t VALUES (1, 'x')",
+        "TRUNCATE t", "CREATE INDEX i ON t (b(3))", "CREATE TABLE IF NOT EXISTS t (id INT)",
+        "INSERT INTO t VALUES (3, 'three'), (4, 'four')",
+    )  # fmt: skip
+    assert twice.ranges_planned == 0
+    read = run_once_more(case, spark, "DROP TABLE t", "CREATE TABLE t (PRIMARY KEY (id)) SELECT id, b FROM other")
+    assert read.ranges_planned > 0, "the rows of its SELECT are in the transaction of the statement"
+    altered = run_once_more(case, spark, *AGAIN, "ALTER TABLE t ADD c INT DEFAULT 4", "UPDATE t SET c = 2 WHERE id = 1")
+    assert altered.ranges_planned > 0, "nobody knows what the table was before its last column came"
