@@ -66,10 +66,7 @@ class MySqlTable(KnownTable):
         with connect(address) as connection:
             definition = read_definition(connection, database, table)
             identity = identify(connection)
-            parents = read_parents(connection, definition.database, definition.table)
-        return cls(
-            address, definition, identity, zero_dates, watermark_table, visibility_timeout, server_ids, parents=parents
-        )
+        return cls(address, definition, identity, zero_dates, watermark_table, visibility_timeout, server_ids)
 
     @classmethod
     def known(
@@ -85,8 +82,7 @@ class MySqlTable(KnownTable):
         """Ask the server who it is; the table is known by a stored definition."""
         with connect(address) as connection:
             identity = identify(connection)
-        table = cls(address, definition, identity, zero_dates, watermark_table, visibility_timeout, server_ids)
-        return table.with_parents()
+        return cls(address, definition, identity, zero_dates, watermark_table, visibility_timeout, server_ids)
 
     @property
     def server(self) -> str:
@@ -109,7 +105,12 @@ class MySqlTable(KnownTable):
         return replace(self, definition=definition)
 
     def with_parents(self) -> Self:
-        """A table that is gone, or of which a parent is, has those that it had: the log says what became of it."""
+        """A table that is gone, or of which a parent is, has those that it had: the log says what became of it.
+
+        A table that is followed without parents stays so: its foreign keys change no row, or it is refused.
+        """
+        if not self.parents:
+            return self
         try:
             with self.connect() as connection:
                 return replace(self, parents=read_parents(connection, self.definition.database, self.definition.table))

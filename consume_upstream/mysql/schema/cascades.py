@@ -3,6 +3,8 @@
 The text of SHOW CREATE TABLE says what each foreign key does. An account that may only SELECT is shown it by both
 servers. A table may be its own parent. A parent that is gone, or that cannot be copied, has no columns here: whoever
 reads its rows fails, and counts it as changed. Statements about it are noticed by its name.
+
+No job asks for parents yet: tables with such keys are refused. What is missing stands in docs/decisions.md.
 """
 
 from __future__ import annotations
