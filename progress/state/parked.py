@@ -19,7 +19,7 @@ begins again need not read that far back, where the log may be gone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -27,7 +27,7 @@ from consume_upstream.log.offset import CdcOffset, LoggedTransaction
 from progress.state.backfill_state import FORGOTTEN, BackfillState
 from vnode_backfill.words.errors import LawBrokenError
 
-__all__ = ["ParkedDocument", "Reached", "may_rest", "moved_on"]
+__all__ = ["Parked", "ParkedDocument", "Reached", "may_rest", "moved_on"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,10 @@ def moved_on(state: BackfillState, reached: Reached) -> BackfillState:
     return replace(state, written=reached.written, missing=reached.missing, vnodes=vnodes)
 
 
+Parked = tuple[str, int, Reached]
+"""A copy of a table that rests, the revision of its stored state, and how far it is."""
+
+
 @dataclass(frozen=True)
 class ParkedDocument:
     """What is stored for all tables that rest, as JSON: by the id of a table's copy the revision that it applies to."""
@@ -66,12 +70,16 @@ class ParkedDocument:
     text: str
 
     @classmethod
-    def of(cls, tables: Iterable[tuple[str, int, Reached]]) -> ParkedDocument:
+    def of(cls, tables: Iterable[Parked]) -> ParkedDocument:
         """Tables that have the same value are written together: most have."""
         groups: dict[int, tuple[Reached, dict[str, int]]] = {}
         for table, revision, reached in tables:
             groups.setdefault(id(reached), (reached, {}))[1][table] = revision
         return cls(json.dumps([_group(reached, held) for reached, held in groups.values()]))
+
+    def without(self, tables: Collection[str]) -> list[Parked]:
+        """What is said of all other tables."""
+        return [(table, *found) for table, found in self._tables.items() if table not in tables]
 
     def of_table(self, table: str, revision: int) -> Reached | None:
         """How far a table is whose stored state has this revision; None if that is all that is known of it."""

@@ -191,6 +191,10 @@ class TablesStore:
         """
         return self._shared.commit_together(commits, OfAll(cut=cut, parked=parked))
 
+    def parked(self) -> ParkedDocument | None:
+        """How far tables are that rest, as it was stored last."""
+        return self._shared.current().parked
+
     def note_parked(self, parked: ParkedDocument) -> None:
         """Store how far tables are that rest, by the driver that holds the lease."""
         self._shared.note_parked(parked)

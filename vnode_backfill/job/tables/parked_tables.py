@@ -59,9 +59,9 @@ class Missed:
 class ParkedTables:
     """The tables of one driver that rest. Safe to use from any thread."""
 
-    def __init__(self, lag: timedelta | None = None) -> None:
-        """`lag` is how long changes of a live table may wait for others."""
-        self.lag = lag
+    def __init__(self, lag: timedelta | None = None, before: ParkedDocument | None = None) -> None:
+        """`lag` is how long changes of a live table may wait for others, `before` is what the last driver has stored."""
+        self.lag, self._before = lag, before
         self._lock = RLock()
         self._moved_at = time.monotonic()
         self._resting: dict[str, _Resting] = {}
@@ -191,8 +191,14 @@ class ParkedTables:
             resting = self._resting.pop(name, None)
             return state if resting is None else moved_on(state, resting.reached)
 
-    def document(self, states: Callable[[RunningTable], BackfillState]) -> ParkedDocument | None:
-        """What is to be stored of the tables that rest; None if it is stored already. `stored` says that it was."""
+    def document(
+        self, tables: Sequence[RunningTable], states: Callable[[RunningTable], BackfillState]
+    ) -> ParkedDocument | None:
+        """What is to be stored of the tables that rest; None if it is stored already. `stored` says that it was.
+
+        `tables` are those that run. What the last driver has stored of others stays: the log that their own states need
+        may be gone.
+        """
         with self._lock:
             self._left = {
                 name: each for name, each in self._left.items() if states(each.table).revision == each.revision
@@ -200,7 +206,8 @@ class ParkedTables:
             held = (*self._resting.values(), *self._left.values())
             if not held and self._stored is None:
                 return None
-            made = ParkedDocument.of((each.copy, each.revision, each.reached) for each in held)
+            others = self._before.without({copy_of(table) for table in tables}) if self._before else []
+            made = ParkedDocument.of([*((copy_of(each.table), each.revision, each.reached) for each in held), *others])
             return None if made == self._stored else made
 
     def stored(self, document: ParkedDocument) -> None:
@@ -226,9 +233,9 @@ class _Resting:
     def revision(self) -> int:
         return self.whole.state.revision
 
-    @property
-    def copy(self) -> str:
-        return self.table.table.opened.record.id
+
+def copy_of(table: RunningTable) -> str:
+    return table.table.opened.record.id
 
 
 class _Groups:

@@ -87,7 +87,7 @@ class SharedWork:
         self._asking: dict[str, Order[SampleSource]] = {}
         self._lock = threading.Lock()
         self._gathered = _Gathered()
-        self._parked = ParkedTables(config.epoch.lag)
+        self._parked = ParkedTables(config.epoch.lag, store.parked())
         self._parked_at = time.monotonic()
         self._coming: set[str] = set()
         """Tables that were given the newest sample and have not asked for the log up to there."""
@@ -302,9 +302,10 @@ class SharedWork:
             states = {order.table.name: order.action.state for order in orders}
             cut = self._cut(states) if self.together else None
             commits = [(order.table.services.store, order.action.state) for order in orders]
-            parked = self._parked.document(_saved)
+            parked = self._parked.document(self._tables, _saved)
             refused = self._store.commit_together(commits, cut.to_json() if cut else None, parked)
-            self._noted_parked(parked)
+            if len(refused) < len(orders):
+                self._noted_parked(parked)
         except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
             for order in orders:
                 order.failed(Actor.DRIVER, error)
@@ -319,7 +320,7 @@ class SharedWork:
 
     def _note_parked(self) -> None:
         """Store how far tables are that rest, where nothing else is committed for a while."""
-        parked = self._parked.document(_saved)
+        parked = self._parked.document(self._tables, _saved)
         try:
             if parked is not None:
                 self._store.note_parked(parked)

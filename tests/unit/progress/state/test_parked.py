@@ -70,3 +70,9 @@ def test_what_is_stored_is_read_back_and_applies_to_one_revision_of_one_copy() -
     assert found is not None
     assert found.written.gtids == FAR.written.gtids
     assert (read.of_table("a", 8), read.of_table("d", 7)) == (None, None)
+
+
+def test_what_is_stored_of_tables_that_do_not_run_is_kept_as_it_is() -> None:
+    stored = ParkedDocument.of([("a", 7, FAR), ("b", 3, FAR)])
+    kept = ParkedDocument.of([("a", 9, Reached(at(700))), *stored.without({"a"})])
+    assert (kept.of_table("a", 9), kept.of_table("a", 7), kept.of_table("b", 3)) == (Reached(at(700)), None, FAR)
