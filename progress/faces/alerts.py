@@ -235,8 +235,8 @@ def epochs_lengthened(report: Report, at: float) -> Alert | None:
         AlertId.EPOCHS_LENGTHENED,
         at,
         f"epochs take {seen.lengthened} times as long as configured: {seen.lengthened_by}",
-        "Raise epoch.live to what the target can bear. Larger files (sink.delta.target_file_size) make commits shorter. "
-        "Folds need a core and a disk that keep up: `vnode-backfill compact` helps from another machine.",
+        "Raise epoch.live to what the target can bear. Larger files (sink.delta.target_file_size) make commits "
+        "shorter. Folds need a core and a disk that keep up: `vnode-backfill compact` helps from another machine.",
     )
 
 

@@ -1,7 +1,8 @@
 """Exposes a running job to Prometheus (RisingWave: CdcBackfillMetrics).
 
 All names begin with `vnode_backfill_`. Units are base units. Labels are bounded: phases, actors, barrier kinds, alerts,
-at most 16 throttle reasons, and tables (`table_metrics`). `docs/metrics.md` is the list; a test compares it and the dashboard with this module.
+at most 16 throttle reasons, and tables (`table_metrics`). `docs/metrics.md` is the list; a test compares it and the
+dashboard with this module.
 
 Counters never fall. Totals of the job (rows, ranges, epochs) are the highest value seen in the reports. So a repeated
 epoch, or a driver that is started again in the same process, counts nothing twice and takes nothing back. A process has

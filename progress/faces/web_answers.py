@@ -209,7 +209,8 @@ def _grid(report: Report) -> str:
 
 
 def _tables(report: Report, wanted: str) -> dict[str, object]:
-    """The tables whose names hold what is wanted: those that are not copied, then the largest; and how many they are."""
+    """The tables whose names hold what is wanted: those that are not copied, then the largest; and how many they
+    are."""
     found = [table for table in report.tables if wanted.lower() in table.name.lower()]
     lost = [table for table in found if table.phase in (JobPhase.FAILED, SET_ASIDE)]
     shown = [*lost, *(table for table in found if table not in lost)][:_TABLES_AT_ONCE]

@@ -180,7 +180,8 @@ class LocalBarrierManager(Generic[Result]):
     def _take_failures(self) -> ActorFailure:
         newest = max(attempt for _, attempt, _ in self._failures)
         together = [(actor, error) for actor, attempt, error in self._failures if attempt == newest]
-        # The others come next: attempts are counted from 0 again after a commit, so the highest number may be the old one.
+        # The others come next: attempts are counted from 0 again after a commit, so the highest number may be the old
+        # one.
         self._failures = [each for each in self._failures if each[1] != newest]
         actor, cause = root_cause(together)
         return ActorFailure(actor, newest, cause, tuple(error for _, error in together if error is not cause))

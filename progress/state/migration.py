@@ -66,7 +66,8 @@ def migrated_state(
     assignment: tuple[VnodeBitmap, ...],
     answered: Sequence[int],
 ) -> BackfillState:
-    """The v2 state of a v1 job; `cursor` is the place of `walk.last_key`, `answered` every request acknowledged so far."""
+    """The v2 state of a v1 job; `cursor` is the place of `walk.last_key`, `answered` every request acknowledged so
+    far."""
     if (cursor is None) != (walk.last_key is None) or plan.generation != 1:
         raise LawBrokenError(f"cursor {cursor} and a plan of generation {plan.generation} do not belong to {walk}")
     check_assignment(assignment, plan.vnode_count)

@@ -38,7 +38,7 @@ checkpoint.
     requests           [{id, kind, who, host, asked_at, epoch, refused}]; epoch null until acted on
     failure            {epoch, message, detail, hint} why it stopped last, or null
     retry              {attempt, message} what is being retried, or null
-    in_hand            {rows, ranges, captured, merged, percent} of the epoch in progress: not committed, so not counted;
+    in_hand            {rows, ranges, captured, merged, percent} of the epoch in progress, which no commit holds yet;
                        0 again when the epoch ends or is tried again. `captured` and `merged` are changes of the log
     vnodes             only if asked for: [{vnode, phase, rows, epoch, worker, applied}]
     tables             only of a job of many tables, largest first: [{name, sink, phase, percent, rows, estimated_rows,
@@ -146,7 +146,8 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class InHand:
-    """What the epoch in progress has done so far and no commit holds yet; nothing again when the epoch is tried again."""
+    """What the epoch in progress has done so far and no commit holds yet; nothing again when the epoch is tried
+    again."""
 
     rows: int = 0
     ranges: int = 0
@@ -203,7 +204,8 @@ class WorkerProgress:
 
 @dataclass(frozen=True, slots=True)
 class RequestProgress:
-    """A request and what became of it: `epoch` is None until it was acted on; who asked is empty if that is not known."""
+    """A request and what became of it: `epoch` is None until it was acted on; who asked is empty if that is not
+    known."""
 
     id: int
     kind: str

@@ -1,8 +1,8 @@
 """Sums up the reports on the tables of a job as one report, which every face can show, with a line for each table.
 
-Rows, ranges and requests are added up. Age, lag and offsets are those of the table that is worst. A vnode of the job is as far as
-the table that is least far with it, so a grid of vnodes fills for the whole job as it does for one table. The percentage
-is that of all rows together, and a job is live when every table that runs is.
+Rows, ranges and requests are added up. Age, lag and offsets are those of the table that is worst. A vnode of the job is
+as far as the table that is least far with it, so a grid of vnodes fills for the whole job as it does for one table. The
+percentage is that of all rows together, and a job is live when every table that runs is.
 """
 
 from __future__ import annotations

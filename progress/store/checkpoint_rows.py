@@ -16,7 +16,8 @@ those who look; it is not read back, the bitmaps of the job's row decide.
 
 `own_slice` of an intent is written only where it is set. A state without it is as releases before it wrote it, and they
 read it. One with it they refuse, because they know every key of an intent: they would merge that epoch to another
-bound, and take a merge that has landed for theirs. The same holds for `definitions`, `accepted` and `asked_of` of a job.
+bound, and take a merge that has landed for theirs. The same holds for `definitions`, `accepted` and `asked_of` of a
+job.
 
 `to_rows` and `from_rows` are each other's inverse, GTIDs that travel along with offsets included; anything that cannot
 be read exactly is a `StateError`.

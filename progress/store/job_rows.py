@@ -1,8 +1,8 @@
 """Turns what a job is and how its table is split into rows of the `jobs` and `plan` tables, and back.
 
-A job's record is written once; only its version changes later, with the target (`JobRecord.fit_for`). A plan is written generation by generation; every write has its own name, and the
-checkpoint says which write of each generation counts. So a driver that died half-way, or one that was overtaken while
-it planned, leaves rows that nobody reads.
+A job's record is written once; only its version changes later, with the target (`JobRecord.fit_for`). A plan is written
+generation by generation; every write has its own name, and the checkpoint says which write of each generation counts.
+So a driver that died half-way, or one that was overtaken while it planned, leaves rows that nobody reads.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ ESTIMATE_COLUMNS = ("write", "ordinal", "estimated_rows")
 PLAIN_VERSIONS = {"parallel": 2, "single": 1}
 """The version of a record by executor, where the target has no deletion vectors."""
 VECTORS_VERSION = 3
-"""Of a job whose target has deletion vectors: releases that do not know them would lose them, so they must refuse it."""
+"""Of a job whose target has deletion vectors: releases that do not know them would lose them, so they must refuse
+it."""
 COPIED_VERSION = 4
 """Of a job that has begun a new copy of its table. Earlier releases would write to the target instead of the copy.
 

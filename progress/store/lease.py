@@ -54,7 +54,8 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to drive a job until `expires`, as far as clocks go; `generation` is what commits are checked against."""
+    """The right to drive a job until `expires`, as far as clocks go; `generation` is what commits are checked
+    against."""
 
     generation: int
     owner: str

@@ -138,7 +138,8 @@ class StateReader:
         self._form.check_possible(kind)
 
     def append_request(self, request: Request, who: str, host: str) -> int:
-        """Write down what an operator asks for; the number it gets (instead of its own) is that of the acknowledgement."""
+        """Write down what an operator asks for; the number it gets (instead of its own) is that of the
+        acknowledgement."""
         self.check_possible(request.kind)
         found = self._read()
         if found is None:
@@ -174,7 +175,8 @@ class StateReader:
         return newest, None if newest == version else self._requests.read(handle)
 
     def _read(self) -> tuple[JobRecord, BackfillState, Bookkeeping, Checkpoint] | None:
-        """The checkpoint and the record it belongs to; a job dropped and created again in between is looked at again."""
+        """The checkpoint and the record it belongs to; a job dropped and created again in between is looked at
+        again."""
         for _ in range(_ATTEMPTS):
             found = self._form.look()
             stored = None if found is None else found.stored()

@@ -1,7 +1,7 @@
 """Keeps the checkpoints of all tables of a job in one Delta table, so that one commit covers any number of them.
 
-Each table's rows are those of a job of one table (`checkpoint_rows`), with the table's name beside them. A commit writes
-the whole content again, on top of the version that this process wrote last:
+Each table's rows are those of a job of one table (`checkpoint_rows`), with the table's name beside them. A commit
+writes the whole content again, on top of the version that this process wrote last:
 
     row     table        …   document
     lease   –                who drives the job

@@ -400,7 +400,8 @@ class StateStore(StateReader):
             self._committed = stored[0] if stored else self._committed
 
     def _look_again(self, lease: Lease) -> None:
-        """After a refused commit: fenced, or the table was tidied up by somebody, or our own commit landed unnoticed."""
+        """After a refused commit: fenced, or the table was tidied up by somebody, or our own commit landed
+        unnoticed."""
         found = self._form.look()
         if found is None or found.generation != lease.generation:
             raise self._fenced(lease, found)

@@ -1,8 +1,8 @@
 """Keeps the state of a job of many tables: one lease, one commit point and one list of requests for all of them.
 
 The job's folder holds `checkpoints` and `requests`, which the tables share, `choices` of tables that were added or
-removed by hand, and below `tables` a folder per table with its record and its plan, as a job of one table has them. So whatever reads or drives one table works on its store and
-does not know of the others.
+removed by hand, and below `tables` a folder per table with its record and its plan, as a job of one table has them. So
+whatever reads or drives one table works on its store and does not know of the others.
 """
 
 from __future__ import annotations

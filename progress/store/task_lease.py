@@ -70,7 +70,8 @@ class LeaseGuard:
                 raise SinkUnavailableError(
                     "points cannot be written without a lease",
                     detail=f"That of driver generation {self.generation} ran out at {self.until.isoformat()}.",
-                    hint="Another driver may have taken over. If none has, raise `state.lease`: this machine or `state.path` is slow.",
+                    hint="Another driver may have taken over. If none has, raise `state.lease`: this machine or "
+                    "`state.path` is slow.",
                 )
             self.wait(_LOOK_SECONDS)
 

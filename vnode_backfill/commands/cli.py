@@ -258,16 +258,19 @@ def _add_upkeep(
 ) -> None:
     compact = commands.add_parser(
         "compact", parents=common, help="join small files of the target in key order and delete old ones",
-        description="Join small files of a Delta target, neighbours in key order, up to sink.delta.target_file_size, and delete "
-        "files that were superseded longer ago than sink.delta.retention, or were never committed and are a day old. No row "
+        description="Join small files of a Delta target, neighbours in key order, up to sink.delta.target_file_size, "
+        "and delete "
+        "files that were superseded longer ago than sink.delta.retention, or were never committed and are a day old. "
+        "No row "
         "changes; the job may run meanwhile, and does the same by itself when it is live.",
     )  # fmt: skip
     compact.add_argument("--sweep-only", action="store_true", help="join nothing, only delete old files")
     upgrade = commands.add_parser(
         "upgrade", parents=common, help="change rows of the target in the other way; the job must be stopped",
-        description="Turn a Delta target over. To vectors: readers must know deletion vectors from now on. To rewrite: files "
-        "with deleted rows are written again, and every reader can read the table. No row changes. Whatever was interrupted "
-        "is continued by a second call.",
+        description="Turn a Delta target over. To vectors: readers must know deletion vectors from now on. To "
+        "rewrite: files "
+        "with deleted rows are written again, and every reader can read the table. No row changes. Whatever was "
+        "interrupted is continued by a second call.",
     )  # fmt: skip
     upgrade.add_argument("--merge", required=True, choices=("vectors", "rewrite"), help="how rows are changed then")
 

@@ -155,7 +155,8 @@ def _warn_of_slots(config: Config, workers: int) -> None:
     needed = slots_needed(config, workers)
     if slots is not None and slots < needed:
         print(
-            f"warning: {workers} workers, {config.limits.log_readers} log readers and the merge need {needed} task slots at the same "
+            f"warning: {workers} workers, {config.limits.log_readers} log readers and the merge need {needed} task "
+            "slots at the same "
             f"time; the running session has {slots}, so they wait in turn and epochs become longer",
             file=sys.stderr,
         )

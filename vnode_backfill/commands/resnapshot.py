@@ -45,8 +45,8 @@ def resnapshot(
             raise ConfigError("--only names no vnode", hint="For example: resnapshot --only 3,17-20")
         ranges = sum(planned.vnode in vnodes for planned in loaded.plan.ranges)
         print(
-            f"planned ranges of these vnodes, read again: {ranges}. Keys that came after planning are in no range: they "
-            "are left as they are; `--all`, or `--where-key` beyond the plan, covers them too"
+            f"planned ranges of these vnodes, read again: {ranges}. Keys that came after planning are in no range: "
+            "they are left as they are; `--all`, or `--where-key` beyond the plan, covers them too"
         )
         return ask(
             store, Request(0, RequestKind.RESNAPSHOT, vnodes=vnodes), f"vnodes {only}, ranges read again: {ranges}"

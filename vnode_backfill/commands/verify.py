@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 def verify(
     config: Config, *, master: str | None, as_json: bool, verbose: bool = False, only: Sequence[str] = ()
 ) -> int:
-    """Compare source and target; exit code 1 if they differ. `only` are the tables of a job of many that are compared."""
+    """Compare source and target; exit code 1 if they differ. `only` are the tables of a job of many that are
+    compared."""
     if config.limits.rows_per_second == 0:
         raise ConfigError(
             "limits.rows_per_second is 0: verify may read nothing from the source",

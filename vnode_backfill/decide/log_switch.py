@@ -20,7 +20,8 @@ or some. Giving it up is safe:
 
 A statement is different: it must not be met again. The columns after it are those that rows from before it would be
 read by, and following it twice is wrong. MySQL reports a transaction once it is visible, so an offset after a statement
-may not hold the statement's transaction yet. A job that moves in that moment makes a new copy (`meets_statement_again`).
+may not hold the statement's transaction yet. A job that moves in that moment makes a new copy
+(`meets_statement_again`).
 
 `begun_again` is for a log of which a part is lost. Nothing of the old log counts, every vnode is at the start of the
 new one, and every range is read again and replaces. A key between two ranges is read by nobody. While the log is whole

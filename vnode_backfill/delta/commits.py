@@ -152,7 +152,8 @@ class DeltaLog:
         raise SinkError(
             f"{self.storage.path} is in a store that cannot hold a Delta table that is written to",
             detail="It wrote a file on condition that there is none, although there was one. Commits would be lost.",
-            hint="Use a store that keeps this condition (S3, GCS, Azure, a local disk), or a newer version of this one.",
+            hint="Use a store that keeps this condition (S3, GCS, Azure, a local disk), or a newer version of this "
+            "one.",
         )
 
     def landed(self, table: TableVersion, kind: str, epoch: Epoch) -> bool:

@@ -97,7 +97,8 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """A file of the table, with the vector it has, and the vector it gets: all rows that are gone, old ones included."""
+    """A file of the table, with the vector it has, and the vector it gets: all rows that are gone, old ones
+    included."""
 
     file: DataFile
     vector: DeletionVector

@@ -138,7 +138,8 @@ def merge_epoch(
 
 @dataclass(frozen=True, slots=True)
 class SparkTasks(TaskRunner):
-    """Runs functions as tasks of the cluster, as many at once as it has slots: a Python task costs a tenth of a second."""
+    """Runs functions as tasks of the cluster, as many at once as it has slots: a Python task costs a tenth of a
+    second."""
 
     spark: SparkContext
 

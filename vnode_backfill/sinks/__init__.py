@@ -9,7 +9,8 @@ The promises correctness rests on, kept by every sink and proven by one suite of
 - appended and replaced ranges of one epoch are two transactions with different ids, so that a crash between them can be
   seen;
 - a deleted key is gone;
-- a change of columns takes effect once per version of the definition, for all rows at once where the target has commits.
+- a change of columns takes effect once per version of the definition, for all rows at once where the target has
+  commits.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ def _one_range(table: UpstreamTable, config: Config, reason: str) -> tuple[Table
             f"{reason}; such a table is copied as one range into a Delta table, of at most {most:,} rows and "
             f"{format_size(limits.range_bytes)}",
             detail=f"It has about {size.rows:,} rows of {size.row_bytes} bytes.",
-            hint="Raise `range_rows` of its entry in mysql.tables, give it another key, or give it a job of its own with "
-            "`executor: single`.",
+            hint="Raise `range_rows` of its entry in mysql.tables, give it another key, or give it a job of its own "
+            "with `executor: single`.",
         )
     plan = whole_plan(key, config.vnodes, size.rows)
     return TableFacts(plan.parts, None, None, size.rows, size.row_bytes), plan

@@ -66,7 +66,8 @@ class LanesRead:
 
 
 def read_ranges(spark: SparkContext, lanes: Sequence[Lane]) -> LanesRead:
-    """Read all lanes at once, one Spark partition and one source connection each; nothing is visible in the sink yet."""
+    """Read all lanes at once, one Spark partition and one source connection each; nothing is visible in the sink
+    yet."""
     lanes = _within_rate([lane for lane in lanes if lane.ranges])
     done = run_tasks(spark, _read_lane, lanes)
     receipts = tuple(receipt for lane in done for receipt in lane.receipts)

@@ -1,4 +1,5 @@
-"""Names the file with the classes that Spark's JVM has loaded before, so that a job's JVM maps it instead of loading them.
+"""Names the file with the classes that Spark's JVM has loaded before, so that a job's JVM maps it instead of loading
+them.
 
 Loading and checking some twelve thousand classes is most of what a JVM does before its first task: 8.7 CPU-seconds
 until then became 5.3. What must be true: no job depends on it. The JVM itself compares such a file with its own build

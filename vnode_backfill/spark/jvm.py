@@ -88,7 +88,8 @@ def _lost(detail: str) -> SparkLostError:
     return SparkLostError(
         "the JVM of Spark has ended, and the driver with it",
         detail=f"{detail[0].upper()}{detail[1:]}. Nothing that was committed is lost.",
-        hint="Run it again: a job continues where it was. If the system has killed the JVM for memory, its log says so (`dmesg`): "
+        hint="Run it again: a job continues where it was. If the system has killed the JVM for memory, its log says "
+        "so (`dmesg`): "
         "lower spark.driver.memory or limits.log_memory.",
     )
 

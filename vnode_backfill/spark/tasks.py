@@ -5,7 +5,8 @@ raises the very error, with its detail, its hint and whether trying again can he
 executor, a broken worker) is an `ActorError`, which is retried; where its JVM has ended it is a `SparkLostError`, which
 is not.
 
-Spark is asked for nothing before there is a task to run, not even to name its jobs: a caller without tasks needs no JVM.
+Spark is asked for nothing before there is a task to run, not even to name its jobs: a caller without tasks needs no
+JVM.
 """
 
 from __future__ import annotations

@@ -136,8 +136,9 @@ def verify_table(  # noqa: PLR0913 - the options are keyword-only
 ) -> Verification:
     """Compare every row of the source with the Delta table at `target`; changes neither.
 
-    `tasks` runs what reads many rows. `plan` is None for a job without ranges. `workers` connections read the source. `limit` bounds the keys whose
-    difference is reported; all are counted. `job` says how far the target is. `pace` is how fast the source may be read.
+    `tasks` runs what reads many rows. `plan` is None for a job without ranges. `workers` connections read the source.
+    `limit` bounds the keys whose difference is reported; all are counted. `job` says how far the target is. `pace` is
+    how fast the source may be read.
     """
     started = time.monotonic()
     _check_definition(table)
@@ -152,7 +153,8 @@ def verify_table(  # noqa: PLR0913 - the options are keyword-only
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """How many connections read the source, how many differing keys are reported, and how fast the source may be read."""
+    """How many connections read the source, how many differing keys are reported, and how fast the source may be
+    read."""
 
     workers: int
     told: int

@@ -5,8 +5,8 @@ thread at a time. So the files of a large target are read by processes of their 
 each to start, and those of a small one by threads.
 
 What must be true: no process outlives this one, however it ends, and an interrupted command ends at once. A process
-reads its tasks from a pipe and ends when the pipe does (`reader_process`). Threads are daemons: nobody waits for a query
-of an interrupted comparison.
+reads its tasks from a pipe and ends when the pipe does (`reader_process`). Threads are daemons: nobody waits for a
+query of an interrupted comparison.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class _Reader:
             raise ActorError(
                 "a process that read the target has ended",
                 detail=f"It ended with {self._process.wait(_END_SECONDS)}.",
-                hint="If the system has killed it, memory was short: `--master local[1]` reads with one process at a time.",
+                hint="If the system has killed it, memory was short: `--master local[1]` reads with one process at a "
+                "time.",
             ) from error
         return found
 

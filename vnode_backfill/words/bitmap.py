@@ -171,7 +171,8 @@ def moved(old: Sequence[VnodeBitmap], new: Sequence[VnodeBitmap]) -> VnodeBitmap
     """The vnodes that change hands between two complete assignments.
 
     A worker's number may change when others leave, and that alone moves nothing: a new worker continues the old one it
-    shares most vnodes with (of equals the one with the same number, then the lowest), and each old one is continued once.
+    shares most vnodes with (of equals the one with the same number, then the lowest), and each old one is continued
+    once.
     """
     vnode_count = old[0].vnode_count if old else 0
     check_assignment(old, vnode_count)

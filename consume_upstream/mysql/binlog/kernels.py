@@ -176,7 +176,8 @@ def _days_in_month(year: int, month: int) -> int:
 
 @kernel_part
 def _is_day(year: int, month: int, day: int) -> bool:
-    """Whether the calendar has this day; the server also stores `2024-00-15` and, if its mode allows it, `2024-02-31`."""
+    """Whether the calendar has this day; the server also stores `2024-00-15` and, if its mode allows it,
+    `2024-02-31`."""
     return year <= 9999 and 1 <= month <= 12 and 1 <= day <= _days_in_month(year, month)
 
 

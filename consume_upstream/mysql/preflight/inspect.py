@@ -264,7 +264,8 @@ def _replicates(connection: Connection, identity: ServerIdentity, settings: Mapp
     rows = _rows_if_allowed(connection, "SHOW ALL SLAVES STATUS")
     if rows is not None:
         return bool(rows)
-    # Everybody may see that one is running; that none is running says nothing unless this server never applied anything.
+    # Everybody may see that one is running; that none is running says nothing unless this server never applied
+    # anything.
     running = ask(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")
     if any(_text(row["Value"]) != "0" for row in running):
         return True

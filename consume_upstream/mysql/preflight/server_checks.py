@@ -262,8 +262,8 @@ def _metadata(value: str | None) -> Iterator[Finding]:
         yield Finding(Level.OK, "binlog.metadata", fact)
     else:
         fact = (
-            f"binlog_row_metadata is {value}; FULL is recommended: only then the log holds names of columns and labels of "
-            "ENUM and SET, and the job checks its definition by them"
+            f"binlog_row_metadata is {value}; FULL is recommended: only then the log holds names of columns and "
+            "labels of ENUM and SET, and the job checks its definition by them"
         )
         yield Finding(Level.WARNING, "binlog.metadata", fact, "SET GLOBAL binlog_row_metadata = FULL;")
 

@@ -217,7 +217,8 @@ def _labels(seen: _Seen) -> Iterator[Finding]:
 
 
 def _column_names(seen: _Seen) -> Iterator[Finding]:
-    """The buffer keeps its own columns beside the table's, and Delta's readers do not distinguish `Name` from `name`."""
+    """The buffer keeps its own columns beside the table's, and Delta's readers do not distinguish `Name` from
+    `name`."""
     spellings: dict[str, list[str]] = defaultdict(list)
     for column in seen.definition.columns:
         lowered = column.name.lower()
@@ -260,7 +261,8 @@ def _foreign_keys(seen: _Seen) -> Iterator[Finding]:
 
 
 def _cascading_by_dictionary(seen: _Seen, key: ForeignKey) -> Finding:
-    """One that the dictionary lists and the table's text does not: reported, because it cannot be trusted to be nothing."""
+    """One that the dictionary lists and the table's text does not: reported, because it cannot be trusted to be
+    nothing."""
     fact = f"foreign key {quoted(key.name)} changes rows of {seen.name} when {key.parent} changes, outside the log"
     return Finding(
         Level.REFUSED, "table.foreign_key", fact, f"ALTER TABLE {seen.name} DROP FOREIGN KEY {quoted(key.name)};"

@@ -88,8 +88,8 @@ def key_index(connection: Connection, definition: TableDefinition) -> str:
     if not same:
         raise SchemaChangedError(
             f"table {definition.database}.{definition.table} no longer has the unique key {', '.join(definition.key)}",
-            hint="Run the job: it follows the statement that changed the key. If none was logged, ask for a new copy with "
-            "`vnode-backfill resnapshot --all` first.",
+            hint="Run the job: it follows the statement that changed the key. If none was logged, ask for a new copy "
+            "with `vnode-backfill resnapshot --all` first.",
         )
     return _first_choice(same)
 

@@ -1,7 +1,7 @@
 """Writes down what an operator asks of a job of many tables: of all of them, or of those that --table means.
 
-However many tables are asked, one write holds it. So a driver finds the request for all of them at once, and tables that
-are asked to stop together stop at one offset.
+However many tables are asked, one write holds it. So a driver finds the request for all of them at once, and tables
+that are asked to stop together stop at one offset.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Runs a job of many tables: opens them while the JVM starts, runs all of them to their end, and reports how they ended."""
+"""Runs a job of many tables: opens them while the JVM starts, runs all of them to their end, and reports how they
+ended."""
 
 from __future__ import annotations
 

@@ -68,7 +68,8 @@ def verify_tables(
 def compare_tables(
     config: Config, only: Sequence[str], *, tasks: OpenTasks, compare: CompareTable, say: Say | None = None
 ) -> Verdict:
-    """Compare every table that is meant; `say` hears of each when it is done. The last line of the text is the total."""
+    """Compare every table that is meant; `say` hears of each when it is done. The last line of the text is the
+    total."""
     say = say or _silent
     store = stored_tables(config)
     aside = store.aside()

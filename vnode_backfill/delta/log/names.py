@@ -40,7 +40,8 @@ def version_of(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class LogNames:
-    """The complete checkpoints by their versions, in order, and the newest version that has a commit or a checkpoint."""
+    """The complete checkpoints by their versions, in order, and the newest version that has a commit or a
+    checkpoint."""
 
     checkpoints: tuple[tuple[int, tuple[str, ...]], ...]
     newest: int = -1

@@ -1,4 +1,5 @@
-"""Says when each file and each vector of a Delta table was removed last, by its newest checkpoint and the commits since.
+"""Says when each file and each vector of a Delta table was removed last, by its newest checkpoint and the commits
+since.
 
 A table with vectors has a removal per touched file and merge: a million of them are ten hours of one merge a second.
 Most name the same few files, and those of one commit the same file of vectors. So they are grouped in Arrow, a row

@@ -170,7 +170,8 @@ def _replay(storage: Storage) -> TableVersion | None:
             return found
     raise SinkError(
         f"the log of the Delta table at {storage.path} has a gap",
-        detail=f"It has a commit {names.newest}, but not every one between checkpoint {names.checkpoint_version} and it.",
+        detail=f"It has a commit {names.newest}, but not every one between checkpoint {names.checkpoint_version} and "
+        "it.",
         hint="Restore the commits that are missing.",
     )
 

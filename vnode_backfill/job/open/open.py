@@ -74,7 +74,8 @@ def _nothing() -> None:
 def job_of(services: Services, opened: Opened, watch: Watcher) -> BackfillJob:
     """One driver's run of an opened job, by the executor whose state it has."""
     store = opened.store
-    # Before anything uses it: a change of the target that was left pending is ordered first, and begins with this shape.
+    # Before anything uses it: a change of the target that was left pending is ordered first, and begins with this
+    # shape.
     services.sink.use(opened.state.schema.shape_in_sink(opened.table.definition))
     if not isinstance(store, SingleStore):
         return BackfillJob(services, opened.state, opened.plan, watch)

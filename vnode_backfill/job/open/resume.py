@@ -1,9 +1,9 @@
 """Opens a job that exists: it continues from its own progress, whatever its configuration says about the beginning.
 
-The server's identity must still be what it was, and the vnode count is fixed. The table may have been changed meanwhile:
-the log holds the statements, and the job meets them one by one. Requests come first, so that there is always something
-that an operator can do. Where the log is not simply the one the job knows, each way to continue is one commit of its
-state:
+The server's identity must still be what it was, and the vnode count is fixed. The table may have been changed
+meanwhile: the log holds the statements, and the job meets them one by one. Requests come first, so that there is always
+something that an operator can do. Where the log is not simply the one the job knows, each way to continue is one commit
+of its state:
 
 - Its log has no stored identity, because an earlier release created the job. It takes the identity of the log it finds.
 - Another server has everything that was seen. The job follows it by GTID.
@@ -170,7 +170,8 @@ def _continue_or_fail(
 
 
 class _MustCopyError(PlanRefusedError):
-    """The job cannot continue with what it has: keys between its ranges only the log knows, or a statement comes again."""
+    """The job cannot continue with what it has: keys between its ranges only the log knows, or a statement comes
+    again."""
 
 
 def _asked_for_everything(store: StateStore, loaded: Loaded) -> Request | None:

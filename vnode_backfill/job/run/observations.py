@@ -1,8 +1,8 @@
 """Holds what a running job has seen of its source, its buffer and its own speed.
 
-Nothing here decides: `Seen` is what faces show, `Pace` is how many rows the next epoch plans and how long it takes. Each
-value is written by one thread and may be read by any; a value that is a moment old is harmless. All of it is lost with
-the process, and measured again by the next one.
+Nothing here decides: `Seen` is what faces show, `Pace` is how many rows the next epoch plans and how long it takes.
+Each value is written by one thread and may be read by any; a value that is a moment old is harmless. All of it is lost
+with the process, and measured again by the next one.
 """
 
 from __future__ import annotations

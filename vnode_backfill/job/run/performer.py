@@ -316,7 +316,8 @@ class Performer:
         return Sample(written, visible, rows, hold=hold, short=short)
 
     def presses(self, state: BackfillState) -> bool:
-        """Whether something waits for the next epoch: a start or a stop, ranges, or a vnode whose first merge is due."""
+        """Whether something waits for the next epoch: a start or a stop, ranges, or a vnode whose first merge is
+        due."""
         intent = state.intent
         if self.pace.read_last or intent is None or intent.kind is BarrierKind.SYNC_CHECKPOINT:
             return True

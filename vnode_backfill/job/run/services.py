@@ -1,4 +1,5 @@
-"""Holds what a running job works with: everything that has an effect, and what was committed when an order was given."""
+"""Holds what a running job works with: everything that has an effect, and what was committed when an order was
+given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Runs one table: takes what happened to it, decides, and hands on what was decided; and what is done beside the epochs.
+"""Runs one table: takes what happened to it, decides, and hands on what was decided; and what is done beside the
+epochs.
 
 A driver calls this from its own loop. `loop.BackfillJob` drives one table, `job.tables` any number of them. The table's
 protocol is the same in both: nothing here knows whether there are others.

@@ -4,9 +4,9 @@ The log is captured by the newest version, rows are merged and read by the versi
 the committed state that travels with the order. Version 0 is the definition that the job was created with.
 
 What the operator has set (`schema_changes`, `dropped_columns`, `dropped_partitions`) is applied here, so that the
-protocol knows effects only. With `schema_changes: stop` a statement that has an effect ends the job before it, once what
-it does is known. `resume --accept` names the statement that the job may pass. The acceptance counts as soon as it is
-asked for: the driver that finds it meets the statement again before its first commit.
+protocol knows effects only. With `schema_changes: stop` a statement that has an effect ends the job before it, once
+what it does is known. `resume --accept` names the statement that the job may pass. The acceptance counts as soon as it
+is asked for: the driver that finds it meets the statement again before its first commit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Says before a job what its Delta target will be: who can read it, and how much disk it takes.
 
-The disk is an estimate. Its arithmetic, with R rows of B bytes at the source, so S = R × B bytes of rows at most (Parquet
-files are compressed, so usually less):
+The disk is an estimate. Its arithmetic, with R rows of B bytes at the source, so S = R × B bytes of rows at most
+(Parquet files are compressed, so usually less):
 
 - A copy that ends takes S.
 - With vectors, a merge of c changes adds their rows, c × B, which joins write about three times more. The vector of a

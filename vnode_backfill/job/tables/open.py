@@ -8,7 +8,8 @@ A table is opened as a job of one table is (`job.open`), under the job's lease. 
   any of them is planned. So from their first epoch on they read the log together.
 - A table exists from its first commit on. Tables that are created together have one.
 - A table that appears while the job runs is not read, if the log since the last look shows its CREATE: whatever the
-  table holds is in the log after it. A CREATE TABLE IF NOT EXISTS proves nothing, because the table may have been there.
+  table holds is in the log after it. A CREATE TABLE IF NOT EXISTS proves nothing, because the table may have been
+  there.
 - A table that the file no longer names is let go: its state is removed, its target stays. One that the file names and
   the server does not have is opened all the same: the log says what became of it.
 - A table that was removed by hand is not opened, and its state stays: once it is added again it continues. A running

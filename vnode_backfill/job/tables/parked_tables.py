@@ -60,7 +60,8 @@ class ParkedTables:
     """The tables of one driver that rest. Safe to use from any thread."""
 
     def __init__(self, lag: timedelta | None = None, before: ParkedDocument | None = None) -> None:
-        """`lag` is how long changes of a live table may wait for others, `before` is what the last driver has stored."""
+        """`lag` is how long changes of a live table may wait for others, `before` is what the last driver has
+        stored."""
         self.lag, self._before = lag, before
         self._lock = RLock()
         self._moved_at = time.monotonic()
@@ -265,5 +266,6 @@ class _Groups:
 
 
 def in_era(visible: Visibility, era: int) -> Visibility:
-    """What is visible, as a table counts the logs that it has seen; a set of transactions is the same in all of them."""
+    """What is visible, as a table counts the logs that it has seen; a set of transactions is the same in all of
+    them."""
     return VisibleAt(visible.position.in_era(era)) if isinstance(visible, VisibleAt) else visible

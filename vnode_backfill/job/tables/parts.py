@@ -1,7 +1,8 @@
 """Describes one table of a job of many as a job of its own, whose state is below that of the whole job.
 
 Everything that works on one table takes such a description: opening, running, `status`, `verify`, requests. Its name is
-the table's. Its state has a folder below the job's, and its commits go to the job's own (`progress.store.tables_store`).
+the table's. Its state has a folder below the job's, and its commits go to the job's own
+(`progress.store.tables_store`).
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ under server ids of its own:
     somebody is        0          the tables that are ahead
                        1 2 3      the one that is late; others that are late wait for it
 
-So the source never has more than `limits.log_readers` readers. With one reader nobody can be late: stretches take turns,
-the short ones first.
+So the source never has more than `limits.log_readers` readers. With one reader nobody can be late: stretches take
+turns, the short ones first.
 
 For tables that rest (`parked_tables`) the log is only looked at, in the same dump where they are at the same offset.
 """

@@ -1,9 +1,9 @@
 """Runs a job of many tables: one loop takes what happened to any of them, and begins what they do together.
 
 Each table has its own protocol (`job.run.table_run`), so what ends one table ends no other. A table that fails has its
-reason in its own state, and is set aside until it is asked to resume, or the job is run again. One that needs a new copy
-gets it beside the others, and so does one that could not be opened for a reason that may pass. The job ends when every
-table has: stopped on request, ended with its source, or failed.
+reason in its own state, and is set aside until it is asked to resume, or the job is run again. One that needs a new
+copy gets it beside the others, and so does one that could not be opened for a reason that may pass. The job ends when
+every table has: stopped on request, ended with its source, or failed.
 
 The lease, the source's connections, the Spark session and the commits are the job's. A driver that loses one of the
 first three ends with all its tables.

@@ -5,8 +5,8 @@ A table without deletion vectors loses files to every epoch that changes a row o
 with is taken out of a join again. In a table with vectors nothing is done in vain: deletes that land meanwhile follow.
 Its log is tidied by `DeltaSink.tidy`, not here: epochs wait for the commit of a reshape, and need not for a checkpoint.
 
-Files are written with the columns that the table has, not with those that somebody was told of: the process may be older
-than the last change of columns. A change that lands while files are written ends the work without effect.
+Files are written with the columns that the table has, not with those that somebody was told of: the process may be
+older than the last change of columns. A change that lands while files are written ends the work without effect.
 """
 
 from __future__ import annotations

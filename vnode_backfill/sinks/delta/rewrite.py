@@ -198,7 +198,8 @@ class MergeByRewrite:
 
 
 class Inserts:
-    """Writes the rows that changes leave behind, except of those placed in other files; once while these are the same."""
+    """Writes the rows that changes leave behind, except of those placed in other files; once while these are the
+    same."""
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._rewriter = rewriter

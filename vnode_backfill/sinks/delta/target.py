@@ -10,7 +10,8 @@ if the table is that job's and nobody has taken it over before (`take_over`). Th
 copying job's right to write, for good.
 
 Every column is nullable, because a NOT NULL column beside a `timestamp_ntz` needs one table feature more. No column
-mapping. A table without deletion vectors can be read by every reader of Delta, one with them by those that know vectors.
+mapping. A table without deletion vectors can be read by every reader of Delta, one with them by those that know
+vectors.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ FOR_GOOD = 2**53
 _SWEPT_WITHIN_HOURS = 1
 """A job sweeps a table with vectors several times in so long."""
 OWN_COLUMNS = "vnodeBackfill.columns"
-"""A property of a table whose columns the job has changed: says which columns it has set, so that others are noticed."""
+"""A property of a table whose columns the job has changed: says which columns it has set, so that others are
+noticed."""
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
 
 
@@ -99,7 +101,8 @@ class Target:
         difference = self._other_columns(table) if self.is_own(table) else ""
         if difference:
             raise SinkError(
-                f"the table at {self.log.storage.path} has the columns of another definition than the rows to be written",
+                f"the table at {self.log.storage.path} has the columns of another definition than the rows to be "
+                "written",
                 detail=difference,
                 hint="Run the job again: it carries out the change of columns first.",
             )

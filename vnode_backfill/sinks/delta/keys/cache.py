@@ -250,7 +250,8 @@ class KeyCache:
         return False
 
     def _make_room(self, size: int) -> bool:
-        """Delete what was used least recently, also drafts of processes that were killed; False if that is not enough."""
+        """Delete what was used least recently, also drafts of processes that were killed; False if that is not
+        enough."""
         private_folder(self._folder)
         if not self._has_room(size):
             return False

@@ -10,8 +10,8 @@ bytes are the same. Who writes keys cannot choose them so that many have one has
 
     rows     7, 3, 7      numbers  3, 7, 7      order  1, 0, 2      key 7 → rows 0, 2
 
-Measured, CPU, best of three, to make the index / to find 1,000 scattered keys: 2 M ascending integers 9 ms / 0.7 ms, 2 M
-shuffled ones 270 / 0.6, 2 M VARCHAR(20) 370 / 2.6, 1 M of an integer and a VARCHAR(20) 270 / 2.7.
+Measured, CPU, best of three, to make the index / to find 1,000 scattered keys: 2 M ascending integers 9 ms / 0.7 ms, 2
+M shuffled ones 270 / 0.6, 2 M VARCHAR(20) 370 / 2.6, 1 M of an integer and a VARCHAR(20) 270 / 2.7.
 """
 
 from __future__ import annotations
