@@ -327,6 +327,12 @@ class Config(Section):
         asked = self.sink.delta.merge if self.sink.delta else None
         return asked or (MergeMode.REWRITE if ends else MergeMode.VECTORS)
 
+    @property
+    def kept_for(self) -> timedelta:
+        """How long superseded files of a Delta target stay, where no table says another `merge`."""
+        asked = self.sink.delta.retention if self.sink.delta else None
+        return asked or (VECTORS_RETENTION if self.merge_mode is MergeMode.VECTORS else TARGET_RETENTION)
+
     @field_validator("workers")
     @classmethod
     def _a_vnode_for_each(cls, value: int, info: ValidationInfo) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vnode_backfill.config.choices import Executor, NewTables
 from vnode_backfill.config.targets import Template, clashes_of, templates_of
 from vnode_backfill.config.templates import holds_table, unknown_parts
+from vnode_backfill.words.units import format_duration
 
 if TYPE_CHECKING:
     from vnode_backfill.config.job import Config, MySqlConfig
@@ -33,7 +34,7 @@ def faults_of_sink(config: Config) -> list[tuple[str, str]]:
     """What the job's tables and its sink say that does not go together."""
     if not config.many:
         return list(_templates_of_one(config))
-    faults = [*_of_executor(config), *_of_other_sinks(config), *_of_templates(config)]
+    faults = [*_of_executor(config), *_of_cut(config), *_of_other_sinks(config), *_of_templates(config)]
     return faults or list(_clashes(config))
 
 
@@ -81,6 +82,16 @@ def _templates_of_one(config: Config) -> Faults:
 def _of_executor(config: Config) -> Faults:
     if config.executor is Executor.SINGLE:
         yield "executor", "is single; must be parallel with mysql.tables: the single executor walks one table"
+
+
+def _of_cut(config: Config) -> Faults:
+    """A cut is to be read until the next one is made, and its versions stay for as long as superseded files do."""
+    cut, kept = config.epoch.cut, config.kept_for
+    if cut is not None and config.sink.delta is not None and cut >= kept:
+        yield "epoch.cut", (
+            f"is {format_duration(cut)}; must be less than sink.delta.retention, which is {format_duration(kept)}: "
+            "a cut could not be read until the next one"
+        )
 
 
 def _of_other_sinks(config: Config) -> Faults:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pyarrow as pa
@@ -102,3 +102,29 @@ def test_table_with_a_lower_limit_of_its_own_is_read_at_that_rate_whatever_comes
 
 def test_workers_that_cannot_finish_a_range_in_time_at_a_low_limit_take_turns() -> None:
     assert rates(limited(0.1, 2), limited(0.1, 2)) == [[(0, 0.1), (1, 0.1)]]
+
+
+def lanes_of(*rows: int) -> list[Lane]:
+    """Lanes of one table, each with a range of so many rows, or without one."""
+    found = []
+    for count in rows:
+        split = plan(NUMBERS, (0,), (10,))
+        ranges = tuple(replace(planned, estimated_rows=count) for planned in split.ranges) if count else ()
+        found.append(replace(limited(None, 1)[0], ranges=ranges))
+    return found
+
+
+def packed(*tables: list[Lane]) -> list[list[tuple[int, int]]]:
+    return [[(number, lane.ranges[0].estimated_rows) for number, lane in share] for share in shares_of(tables)]
+
+
+def test_tables_whose_ranges_are_all_in_lanes_of_one_number_are_read_at_once() -> None:
+    assert packed(*[lanes_of(10, 0, 0)] * 6) == [[(0, 10), (3, 10)], [(1, 10), (4, 10)], [(2, 10), (5, 10)]]
+
+
+def test_lane_goes_where_the_fewest_rows_are_and_no_task_has_two_of_one_table() -> None:
+    assert packed(lanes_of(50, 10), lanes_of(40, 0), lanes_of(5, 30)) == [
+        [(0, 50), (2, 30)],
+        [(0, 10), (1, 40), (2, 5)],
+    ]
+    assert packed(lanes_of(90, 0), lanes_of(1, 2)) == [[(0, 90), (1, 1)], [(1, 2)]]

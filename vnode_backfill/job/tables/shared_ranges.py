@@ -16,7 +16,7 @@ from vnode_backfill.job.run.reading import PreparedRead
 from vnode_backfill.job.run.spark_work import SparkWork
 from vnode_backfill.job.tables.order import DONE, Order, follow, in_place_of_earlier
 from vnode_backfill.job.tables.running_table import RunningTable
-from vnode_backfill.snapshot.vnode_stream import Lane, LanesRead, TableOutcome, read_tables
+from vnode_backfill.snapshot.vnode_stream import Lane, LanesRead, TableOutcome, read_tables, shares_of
 from vnode_backfill.words.epoch import Actor
 from vnode_backfill.words.errors import BackfillError
 
@@ -109,7 +109,7 @@ class SharedRanges:
             return
         receipts = [receipt for each in read for receipt in each.receipts]
         planned = sum(len(lane.ranges) for each in lanes for lane in each)
-        working = max((sum(bool(lane.ranges) for lane in each) for each in lanes), default=1)
+        working = max(1, len(shares_of(lanes)))
         rows = sum(receipt.rows for receipt in receipts)
         self.pace.measured(rows, seconds, working, everything=len(receipts) == planned)
 
