@@ -27,6 +27,7 @@ from benchmarks.peers.case import peers
 from benchmarks.results import Figure, Results
 from benchmarks.snapshots import growth, planning, snapshot, writer
 from benchmarks.source import private_source
+from benchmarks.tables import tables
 from devkit.spark import REPOSITORY
 
 CASES: dict[str, Callable[[Bench], list[Figure]]] = {
@@ -38,6 +39,7 @@ CASES: dict[str, Callable[[Bench], list[Figure]]] = {
     "catchup": catchup,
     "following": following,
     "commits": commits,
+    "tables": tables,
     "verify": verify,
     "commands": commands,
     "scale": scale,

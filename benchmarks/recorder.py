@@ -34,7 +34,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """`name` began or ended at `at`, in `epoch` or outside any (-1). `ranges` were ordered, `live` was committed."""
+    """`name` began or ended at `at`, in `epoch` or outside any (-1). `ranges` were ordered, `live` was committed.
+
+    `driver` is the CPU time of the driver's process so far, which costs nothing to know.
+    """
 
     at: float
     name: str
@@ -42,6 +45,7 @@ class Mark:
     epoch: int = -1
     ranges: int = 0
     live: bool = False
+    driver: float = 0.0
     cpu: Cpu | None = None
 
 
@@ -66,7 +70,7 @@ class Recorder:
     def mark(self, name: str, moment: str, *, epoch: int = -1, ranges: int = 0, live: bool = False) -> None:
         with self._lock:
             cpu = self._meter.sample() if self._meter else None
-            mark = Mark(time.monotonic(), name, moment, epoch, ranges, live, cpu)
+            mark = Mark(time.monotonic(), name, moment, epoch, ranges, live, time.process_time(), cpu)
             self._file.write(json.dumps(asdict(mark)) + "\n")
             self._file.flush()
 

@@ -74,6 +74,12 @@ class Source:
         )
         self._analyse(name)
 
+    def split_table(self, name: str, like: str, first: int, rows: int) -> None:
+        """The `rows` rows of `like` after the key `first`, with keys from 1 on."""
+        chosen = f"SELECT id - {first}, {_VALUES} FROM {like} WHERE id > {first} AND id <= {first + rows}"
+        self.execute(f"CREATE TABLE {name} LIKE {like}", f"INSERT INTO {name} {chosen}")
+        self._analyse(name)
+
     def insert_copies(self, name: str, rows: int) -> None:
         """Append copies of the first `rows` rows, in transactions of 50,000, after the largest key."""
         for first in range(0, rows, 50_000):
