@@ -10,6 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from devkit.fetch import fetch_jars
+from vnode_backfill.spark.class_archive import with_kept_classes
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -34,7 +35,9 @@ def spark_conf(jars: Sequence[Path]) -> Mapping[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": with_kept_classes(
+            "-Duser.timezone=UTC -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        ),
     }
 
 

@@ -151,11 +151,7 @@ class JobCase:
             "epoch": {"backfill": "1s", "live": "200ms"},
             "limits": {"backoff": "200ms", "max_backoff": "2s"},
             "ui": {"port": 0},
-            "spark": {
-                "spark.ui.enabled": "false",
-                "spark.driver.memory": "1g",
-                "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-            },
+            "spark": {"spark.ui.enabled": "false", "spark.driver.memory": "1g"},
             **self.settings,
         }  # fmt: skip
 

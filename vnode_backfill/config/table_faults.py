@@ -88,9 +88,12 @@ def _of_cut(config: Config) -> Faults:
     """A cut is to be read until the next one is made, and its versions stay for as long as superseded files do."""
     cut, kept = config.epoch.cut, config.kept_for
     if cut is not None and config.sink.delta is not None and cut >= kept:
-        yield "epoch.cut", (
-            f"is {format_duration(cut)}; must be less than sink.delta.retention, which is {format_duration(kept)}: "
-            "a cut could not be read until the next one"
+        yield (
+            "epoch.cut",
+            (
+                f"is {format_duration(cut)}; must be less than sink.delta.retention, which is {format_duration(kept)}: "
+                "a cut could not be read until the next one"
+            ),
         )
 
 

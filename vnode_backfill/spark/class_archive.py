@@ -31,6 +31,14 @@ def sharing_options() -> str:
     return f"-XX:SharedArchiveFile={path} {QUIET}" if path is not None and may_be_used(path) else ""
 
 
+def with_kept_classes(options: str | None) -> str:
+    """Options of a JVM with the classes that are kept for it. What somebody says about such classes counts."""
+    options = options or ""
+    chosen = "SharedArchiveFile" in options or "-Xshare" in options
+    # In front: what is said later counts, and ours turns the JVM's own messages off.
+    return options if chosen else f"{sharing_options()} {options}".strip()
+
+
 def may_be_used(path: Path) -> bool:
     """Whether the file is there, and nobody but this user, root and the owner of the environment can have made it."""
     if not _in_environment():

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from vnode_backfill.config.job import Config
 from vnode_backfill.config.values import reveal
-from vnode_backfill.spark.class_archive import sharing_options
+from vnode_backfill.spark.class_archive import with_kept_classes
 from vnode_backfill.spark.early_daemon import DaemonAhead
 from vnode_backfill.spark.hadoop_options import hadoop_settings
 from vnode_backfill.spark.jvm import JvmWatch, end_session, jvm_end, quiet_accumulators, starting
@@ -110,7 +110,9 @@ def _configured(config: Config, master: str | None, daemon_module: str = TASK_DA
         conf.setIfMissing(name, value)
     if not submitted():
         conf.setIfMissing("spark.python.daemon.module", daemon_module)
-        conf.setIfMissing("spark.driver.extraJavaOptions", f"{LOCAL_JVM} {sharing_options()}".strip())
+        conf.set(
+            "spark.driver.extraJavaOptions", with_kept_classes(conf.get("spark.driver.extraJavaOptions", LOCAL_JVM))
+        )
         keep_to_this_machine(Path(__file__).resolve().parents[2])
         # Otherwise Spark takes the first `python3` of the search path, which need not be the one that runs this.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -8,10 +8,10 @@ import sys
 START = """
 from pathlib import Path
 from pyspark import SparkConf, SparkContext
-from vnode_backfill.spark.class_archive import sharing_options
+from vnode_backfill.spark.class_archive import with_kept_classes
 from vnode_backfill.spark.session import LOCAL_JVM, start_jvm
 
-start_jvm(SparkConf().setMaster("local[1]").set("spark.driver.extraJavaOptions", f"{LOCAL_JVM} {sharing_options()}"))
+start_jvm(SparkConf().setMaster("local[1]").set("spark.driver.extraJavaOptions", with_kept_classes(LOCAL_JVM)))
 print(Path(f"/proc/{SparkContext._gateway.proc.pid}/maps").read_text())
 """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vnode_backfill.spark.class_archive import archive_path, sharing_options
+from vnode_backfill.spark.class_archive import archive_path, sharing_options, with_kept_classes
 
 
 @pytest.fixture
@@ -30,6 +30,18 @@ def test_file_is_used_only_when_it_is_there() -> None:
     path.parent.mkdir(parents=True)
     path.touch()
     assert sharing_options().split()[0] == f"-XX:SharedArchiveFile={path}"
+
+
+@pytest.mark.usefixtures("java")
+def test_options_of_the_user_do_not_cost_the_kept_classes_unless_they_are_about_them() -> None:
+    path = archive_path()
+    assert path is not None
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert with_kept_classes("-Xmn9m").endswith(" -Xmn9m")
+    assert with_kept_classes("-Xmn9m").startswith(f"-XX:SharedArchiveFile={path} ")
+    assert with_kept_classes("-Xshare:off") == "-Xshare:off"
+    assert with_kept_classes("-XX:SharedArchiveFile=/mine") == "-XX:SharedArchiveFile=/mine"
 
 
 def test_another_java_has_another_file(java: Path) -> None:
