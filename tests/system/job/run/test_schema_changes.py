@@ -54,7 +54,11 @@ def case(server: SqlServer, database: str, tmp_path: Path) -> JobCase:
 
 
 ONE_OF_EACH_KIND = ("index", "add first with a default", "truncate", "another type", "two in a row")
-"""What a statement can do to a job: nothing, a change of the target, an empty table, a new copy, and several."""
+"""What a statement can do to a job: nothing, a change of the target, an empty table, a new copy, and several.
+
+`test_statement_matrix` has every kind, in every phase, as tables of one job.
+"""
+each_kind_once = pytest.mark.parametrize("change", ONE_OF_EACH_KIND)
 
 
 def each_on_one_server() -> pytest.MarkDecorator:
@@ -62,15 +66,9 @@ def each_on_one_server() -> pytest.MarkDecorator:
     pairs = [
         pytest.param(server, change, marks=() if (place + turn) % 2 == 0 else pytest.mark.long)
         for turn, server in enumerate(("mysql", "mariadb"))
-        for place, change in enumerate(CHANGES)
+        for place, change in enumerate(ONE_OF_EACH_KIND)
     ]
     return pytest.mark.parametrize(("server", "change"), pairs, indirect=["server"])
-
-
-def each_kind_once() -> pytest.MarkDecorator:
-    """All changes, of which those that repeat a kind are left to the long tests."""
-    marked = [pytest.param(name, marks=() if name in ONE_OF_EACH_KIND else pytest.mark.long) for name in CHANGES]
-    return pytest.mark.parametrize("change", marked)
 
 
 def write(case: JobCase, statements: Sequence[str]) -> None:
@@ -114,7 +112,7 @@ def test_live_job_follows(case: JobCase, spark: SparkSession, change: str) -> No
 
 
 @servers("mariadb")
-@each_kind_once()
+@each_kind_once
 def test_stopped_job_follows_when_it_runs_again(case: JobCase, spark: SparkSession, change: str) -> None:
     """The server is ahead of the log by all statements when the job meets the first."""
     found = CHANGES[change]
@@ -129,7 +127,7 @@ def test_stopped_job_follows_when_it_runs_again(case: JobCase, spark: SparkSessi
 
 
 @servers("mysql")
-@each_kind_once()
+@each_kind_once
 def test_copying_job_follows(case: JobCase, spark: SparkSession, change: str) -> None:
     """The statement meets a job that has read some ranges, reads some, and has others to read."""
     found = CHANGES[change]
