@@ -14,6 +14,7 @@ import numpy as np
 from consume_upstream.mysql.binlog import route
 from consume_upstream.mysql.binlog.split import Bytes, Longs
 from vnode_backfill.words.columns import TableDefinition
+from vnode_backfill.words.errors import LawBrokenError
 
 __all__ = ["WantedTables"]
 
@@ -26,6 +27,10 @@ class WantedTables:
     def __init__(self, definitions: Sequence[TableDefinition], state: Longs) -> None:
         names = [_name_bytes(definition) for definition in definitions]
         count = len(names)
+        if len(set(names)) < count:
+            # One of the two would be given the rows of both, and nobody would miss them.
+            twice = next(each for each in definitions if names.count(_name_bytes(each)) > 1)
+            raise LawBrokenError(f"{twice.database}.{twice.table} is asked for twice in one reading of the log")
         self.names = _array(b"".join(names))
         self.bounds = np.cumsum([0, *map(len, names)], dtype=np.int64)
         self.slots = np.empty(1 << (2 * count).bit_length(), dtype=np.int64)

@@ -13,7 +13,9 @@ under server ids of its own:
 So the source never has more than `limits.log_readers` readers. With one reader nobody can be late: stretches take
 turns, the short ones first.
 
-For tables that rest (`parked_tables`) the log is only looked at, in the same dump where they are at the same offset.
+For tables that rest (`parked_tables`) the log is only looked at, in the same dump where they are at the same offset. A
+look that has not begun when its table orders the log itself is left out. A dump has each table once: its rows would go
+to the look, and the order would find none and count them as captured.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from vnode_backfill.job.tables.running_table import RunningTable
 from vnode_backfill.words.epoch import Actor, Barrier
 from vnode_backfill.words.errors import ActorError, BackfillError
 
-__all__ = ["SharedLog", "is_late"]
+__all__ = ["SharedLog", "is_late", "stretches_of"]
 
 Peeked = Callable[[Sequence[tuple[Peek, BufferNote | BackfillError]]], None]
 
@@ -93,7 +95,7 @@ class SharedLog:
         peeks = self._peeks if with_peeks else []
         if not self._waiting and not peeks:
             return
-        stretches = _stretches_of(self._waiting, peeks)
+        stretches = stretches_of(self._waiting, peeks)
         late = _late(stretches, tables) if self._readers > 1 else []
         front = [stretch for stretch in stretches if stretch not in late]
         if late and self._late.done() and not (self._front_has_all and not self._front.done()):
@@ -167,13 +169,14 @@ def _report(order: Order[BufferChanges], note: BufferNote | BackfillError) -> No
     order.table.performer.report_buffered(order.action, note)
 
 
-def _stretches_of(orders: Sequence[Order[BufferChanges]], peeks: Sequence[Peek]) -> list[Stretch]:
-    """What is of the same stretch of the log, together."""
+def stretches_of(orders: Sequence[Order[BufferChanges]], peeks: Sequence[Peek]) -> list[Stretch]:
+    """What is of the same stretch of the log, together. A table that orders the log is not looked at as well."""
     found: dict[tuple[CdcOffset, CdcOffset], Stretch] = {}
+    ordered = {order.table.name for order in orders}
     for order in orders:
         ends = order.action.after, order.action.intent.written
         found.setdefault(ends, Stretch(*ends)).orders.append(order)
-    for peek in peeks:
+    for peek in (peek for peek in peeks if peek.table.name not in ordered):
         ends = peek.order.stretch
         found.setdefault(ends, Stretch(*ends)).peeks.append(peek)
     return list(found.values())

@@ -93,6 +93,21 @@ def test_where_resting_tables_are_is_stored_and_a_request_wakes_one(case: Tables
     assert case.wrong() == {}
 
 
+@pytest.mark.parametrize("times", [4, pytest.param(40, marks=pytest.mark.long)])
+def test_changes_of_resting_tables_right_before_a_stop_are_not_lost(
+    case: Tables, spark: SparkSession, times: int
+) -> None:
+    """A look at the log may be about to begin when the stop wakes its table, and ends where the table's epoch ends."""
+    for number in range(times):
+        with Here(case, spark).running() as here:
+            here.until_live()
+            rest(case, here, *IDLE)
+            changes = [f"UPDATE {name} SET v = {9000 + number} WHERE v = {number + 1}" for name in IDLE]
+            execute(case.server, case.database, *changes, "UPDATE busy SET v = v + 1 WHERE id = 3")
+        assert here.failures == {}
+        assert case.wrong() == {}
+
+
 @pytest.mark.long
 def test_what_happens_to_resting_tables_around_a_kill_is_not_lost(case: Tables, spark: SparkSession) -> None:
     with case.started("run") as process:

@@ -1,11 +1,24 @@
-"""A long stretch of a table that is behind the others is read beside them; every other one takes its turn."""
+"""Which tables are read in one dump of the log: a long stretch behind the others is read beside them, and no table is
+in a dump twice."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import cast
+
 import pytest
 
-from consume_upstream.log.offset import SHORT_STRETCH_BYTES, CdcOffset
-from vnode_backfill.job.tables.shared_log import is_late
+from consume_upstream.executor import ConsumeOrder, UpstreamTableExecutor
+from consume_upstream.log.offset import SHORT_STRETCH_BYTES, CdcOffset, VisibleAt
+from progress.state.backfill_state import Intent
+from tests.unit.progress.state.state_examples import beginning, plan_with
+from vnode_backfill.decide.protocol import BufferChanges
+from vnode_backfill.job.run.services import Committed
+from vnode_backfill.job.tables.order import Order
+from vnode_backfill.job.tables.parked_tables import Peek
+from vnode_backfill.job.tables.running_table import RunningTable
+from vnode_backfill.job.tables.shared_log import is_late, stretches_of
+from vnode_backfill.words.epoch import Barrier, BarrierKind, Epoch
 
 FAR = 100 + SHORT_STRETCH_BYTES + 1
 
@@ -30,3 +43,40 @@ def test_only_a_long_stretch_behind_another_table_is_late(
     after: CdcOffset, upto: CdcOffset, others: list[CdcOffset], late: bool
 ) -> None:
     assert is_late(after, upto, [other.in_era(0).order for other in others]) is late
+
+
+@dataclass(frozen=True)
+class Named:
+    """What is asked of a table here."""
+
+    name: str
+
+
+PLAN = plan_with(0, 10)
+
+
+def intent(upto: CdcOffset) -> Intent:
+    return Intent(Epoch(2), BarrierKind.CHECKPOINT, upto, VisibleAt(upto), (), 0)
+
+
+def ordered(name: str, after: CdcOffset, upto: CdcOffset) -> Order[BufferChanges]:
+    action = BufferChanges(Barrier(Epoch(2), BarrierKind.CHECKPOINT), after, intent(upto))
+    return Order(cast(RunningTable, Named(name)), action, Committed(beginning(PLAN), PLAN))
+
+
+def looked_at(name: str, after: CdcOffset, upto: CdcOffset) -> Peek:
+    state, executor = replace(beginning(PLAN), written=after), cast(UpstreamTableExecutor, None)
+    return Peek(cast(RunningTable, Named(name)), ConsumeOrder(executor, state, PLAN, intent(upto), peeks=True))
+
+
+def test_table_that_orders_the_log_is_not_looked_at_in_the_same_dump() -> None:
+    """It was woken after somebody had decided to look; its rows would go to the look, and be lost."""
+    orders = [ordered("a", at(100), at(200)), ordered("b", at(100), at(200))]
+    found = stretches_of(orders, [looked_at("a", at(100), at(200)), looked_at("c", at(100), at(200))])
+    assert [sorted(stretch.names) for stretch in found] == [["a", "b", "c"]]
+    assert [peek.table.name for peek in found[0].peeks] == ["c"]
+
+
+def test_table_that_orders_the_log_is_not_looked_at_in_another_dump() -> None:
+    found = stretches_of([ordered("a", at(100), at(300))], [looked_at("a", at(100), at(200))])
+    assert [(stretch.after.pos, stretch.upto.pos, len(stretch.peeks)) for stretch in found] == [(100, 300, 0)]

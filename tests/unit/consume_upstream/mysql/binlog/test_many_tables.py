@@ -18,7 +18,7 @@ from tests.unit.consume_upstream.mysql.binlog.made_log import (
     event,
     query,
 )
-from vnode_backfill.words.errors import SchemaChangedError
+from vnode_backfill.words.errors import LawBrokenError, SchemaChangedError
 
 A = MadeTable("shop", "orders", 71)
 B = MadeTable("shop", "items", 72, width=8)
@@ -41,6 +41,13 @@ def test_rows_go_to_the_table_whose_name_was_mapped() -> None:
     log.change(B.map(), write(B, 4))
     assert keys(log, A, B, C) == [[1], [4], [2]]
     assert keys(log, C, A) == [[2], [1]]
+
+
+def test_table_that_is_asked_for_twice_is_refused_because_one_of_the_two_would_find_nothing() -> None:
+    log = MadeLog()
+    log.change(A.map(), write(A, 1))
+    with pytest.raises(LawBrokenError, match=r"shop\.orders is asked for twice"):
+        log.together([A, B, A])
 
 
 @pytest.mark.parametrize("pack", [False, True])
