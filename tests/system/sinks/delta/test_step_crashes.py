@@ -114,12 +114,12 @@ def follow_some_changes(job: LiveJob, turn: int) -> None:
 
 
 def change_some(case: JobCase, turn: int, *, one_in: int) -> None:
-    """Update one in so many rows, others each turn; delete one and insert one."""
+    """Update one in so many rows, others each turn; delete one and insert one, if no writer has inserted it."""
     execute(
         case.server, case.database,
         f"UPDATE orders SET amount = amount + 1, name = 'turn {turn}' WHERE id DIV 3 % {one_in} = {turn % one_in}",
         f"DELETE FROM orders WHERE id DIV 3 = {100 + turn}",
-        f"INSERT INTO orders SELECT id + 1, big, name, amount, created, doc, state, score, flag, day FROM orders "
+        f"INSERT IGNORE INTO orders SELECT id + 1, big, name, amount, created, doc, state, score, flag, day FROM orders "
         f"WHERE id DIV 3 = {900 + turn} AND id % 3 = 1",
     )  # fmt: skip
 
