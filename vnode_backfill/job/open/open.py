@@ -38,7 +38,7 @@ def open_configured(
         return open_single(config, before_writing=before_writing)
     if migrate_single(config):
         say(f"job {config.job} was begun by the single executor and continues under the parallel one")
-    return open_job(config, asked_vnodes=asked_vnodes, before_writing=before_writing)
+    return open_job(config, asked_vnodes=asked_vnodes, before_writing=before_writing, say=say)
 
 
 def open_job(
@@ -46,6 +46,7 @@ def open_job(
     *,
     asked_vnodes: int | None,
     before_writing: Callable[[], object] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Opened:
     """The job of this configuration under the parallel executor, created if it does not exist, with its lease taken."""
     store, clock = state_store(config), look_at_clock(config)
@@ -53,7 +54,7 @@ def open_job(
         acquire(config, store)
         opened = released_if_refused(store, lambda: take_up(config, store, asked_vnodes))
     else:
-        opened = create_job(config, store, before_writing=before_writing or _nothing)
+        opened = create_job(config, store, before_writing=before_writing or _nothing, say=say)
     return replace(opened, start=replace(opened.start, warnings=(*opened.start.warnings, *clock)))
 
 
