@@ -20,6 +20,8 @@ from vnode_backfill.words.plan import (
     MAX_TARGET_ROWS,
     Cuts,
     EstimateRows,
+    FirstBeyond,
+    NextBound,
     TableFacts,
     extend_plan,
     make_plan,
@@ -156,8 +158,12 @@ def _ask(
                 scale = scale or _scale(session, facts, target)
                 estimates = session.estimate_rows(question.bounds)
                 question = asking.send(tuple(round(rows / scale) for rows in estimates))
-            else:
+            elif isinstance(question, NextBound):
                 question = asking.send(session.next_bound(question.after, question.rows))
+            elif isinstance(question, FirstBeyond):
+                question = asking.send(session.first_beyond(question.key))
+            else:
+                question = asking.send(session.last_before(question.bound))
             if cuts is not None:
                 settled(facts, target, cuts)
     except StopIteration as stop:

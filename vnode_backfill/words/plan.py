@@ -7,8 +7,9 @@ holds about `target` rows.
 
 Keys of one integer column are cut by even steps of the value, corrected by the optimiser's estimates
 (`planner.dives`). All other keys are walked (`planner.questions.Walk`): the server counts the rows and sends only the
-bound, which is exact and costs a pass over the index. An estimate is a hint, never a bound. So the planner ends with
-sensible ranges even if every estimate is wrong.
+bound, which is exact and costs a pass over the index. For a large table that takes too long, so its key is halved by
+guesses and estimates instead (`planner.sample`). An estimate is a hint, never a bound. So the planner ends with sensible
+ranges even if every estimate is wrong.
 
 A planner that was interrupted continues from the `Cuts` that it had settled. The laws hold for them as for a whole
 plan.
@@ -27,20 +28,26 @@ from vnode_backfill.words.planner.questions import (
     Asking,
     Cuts,
     EstimateRows,
+    FirstBeyond,
+    LastBefore,
     NextBound,
     Question,
     TableFacts,
     Walk,
 )
+from vnode_backfill.words.planner.sample import Sample
 
 __all__ = [
-    "MAX_TARGET_ROWS", "MIN_TARGET_ROWS", "RANGES_PER_VNODE", "Answer", "Asking", "Cuts", "EstimateRows", "NextBound",
-    "Question", "TableFacts", "extend_plan", "make_plan", "plan_bounds", "target_rows",
+    "MAX_TARGET_ROWS", "MIN_TARGET_ROWS", "RANGES_PER_VNODE", "SAMPLED_ROWS", "Answer", "Asking", "Cuts",
+    "EstimateRows", "FirstBeyond", "LastBefore", "NextBound", "Question", "TableFacts", "extend_plan", "make_plan",
+    "plan_bounds", "target_rows",
 ]  # fmt: skip
 
 MIN_TARGET_ROWS = 5_000
 MAX_TARGET_ROWS = 50_000
 RANGES_PER_VNODE = 4
+SAMPLED_ROWS = 1_000_000
+"""Of a table that seems to have as many, the index is not walked. A walk over fewer takes about a second."""
 
 
 def target_rows(rows: int, vnode_count: int, average_row_bytes: int, max_range_bytes: int) -> int:
@@ -67,9 +74,15 @@ def plan_bounds(facts: TableFacts, target: int, cuts: Cuts | None = None) -> Ask
         raise LawBrokenError(f"ranges from {cuts.bounds[0][0].key!r} to {cuts.low.key!r} are not of this table")
     if cuts.low < high:
         walk = Walk(high, max(1, target), facts.estimated_rows)
-        single = len(facts.parts) == 1 and facts.parts[0].kind in (KeyKind.INT, KeyKind.UINT)
-        yield from (Dives(facts.parts, walk) if single else walk).finish(cuts)
+        yield from _planner(facts, walk, cuts).finish(cuts)
     return cuts.settled
+
+
+def _planner(facts: TableFacts, walk: Walk, cuts: Cuts) -> Dives | Sample | Walk:
+    if len(facts.parts) == 1 and facts.parts[0].kind in (KeyKind.INT, KeyKind.UINT):
+        return Dives(facts.parts, walk)
+    left = facts.estimated_rows - cuts.rows
+    return Sample(facts.parts, walk) if left >= SAMPLED_ROWS else walk
 
 
 def make_plan(parts: Sequence[KeyPart], bounds: Bounds, vnode_count: int) -> SplitPlan:

@@ -69,6 +69,7 @@ class ModelTable:
         if isinstance(question, EstimateRows):
             places = [bisect_left(self.orders, bound.order) for bound in question.bounds]
             return tuple(self.lie(high - low) for low, high in pairwise(places))
+        assert isinstance(question, NextBound), "a small table is walked"
         position = bisect_right(self.orders, question.after.order) + question.rows - 1
         return self.bounds[position] if position < len(self.bounds) else None
 
@@ -351,4 +352,5 @@ def interrupted(table: ModelTable, target: int, questions: int) -> Cuts:
 
 
 def bounds_of(question: Question) -> tuple[Bound, ...]:
+    assert isinstance(question, EstimateRows | NextBound)
     return question.bounds if isinstance(question, EstimateRows) else (question.after,)

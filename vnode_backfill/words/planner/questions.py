@@ -13,10 +13,13 @@ from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 from vnode_backfill.words.errors import KeyOrderError, LawBrokenError
-from vnode_backfill.words.key import KeyPart
+from vnode_backfill.words.key import Key, KeyPart
 from vnode_backfill.words.key_range import Bound, Bounds
 
-__all__ = ["Answer", "Asking", "Cuts", "EstimateRows", "NextBound", "Question", "TableFacts", "Walk"]
+__all__ = [
+    "Answer", "Asking", "Cuts", "EstimateRows", "FirstBeyond", "LastBefore", "NextBound", "Question", "TableFacts",
+    "Walk", "asked_for_bound",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,31 @@ class NextBound:
     rows: int
 
 
-Question: TypeAlias = EstimateRows | NextBound
+@dataclass(frozen=True, slots=True)
+class FirstBeyond:
+    """Which is the first row beyond this key? The key is a guess: it need not be a row, and its place is not known."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class LastBefore:
+    """Which is the last row before this bound?"""
+
+    bound: Bound
+
+
+Question: TypeAlias = EstimateRows | NextBound | FirstBeyond | LastBefore
 Answer: TypeAlias = tuple[int, ...] | Bound | None
 _Result = TypeVar("_Result")
 Asking: TypeAlias = Generator[Question, Answer, _Result]
+
+
+def asked_for_bound(question: NextBound | FirstBeyond | LastBefore) -> Asking[Bound | None]:
+    answer = yield question
+    if isinstance(answer, tuple):
+        raise LawBrokenError(f"{type(question).__name__} was answered with {answer!r}")
+    return answer
 
 
 @dataclass(slots=True)
@@ -119,9 +143,7 @@ class Walk:
 
     def next_bound(self, after: Bound, rows: int) -> Asking[Bound | None]:
         """The row `rows` after `after`, or None at or beyond the maximum: rows that came since are not planned."""
-        answer = yield NextBound(after, rows)
-        if isinstance(answer, tuple):
-            raise LawBrokenError(f"NextBound was answered with {answer!r}")
+        answer = yield from asked_for_bound(NextBound(after, rows))
         if answer is None or answer >= self.maximum:
             return None
         if answer <= after:
