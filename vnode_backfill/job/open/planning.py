@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from vnode_backfill.snapshot.plan_questions import orders_as_before, rows_per_ra
 from vnode_backfill.words.errors import BackfillError, PlanRefusedError, StateUnavailableError
 from vnode_backfill.words.plan import Cuts, TableFacts
 
-__all__ = ["FirstPlans", "Pace"]
+__all__ = ["FirstPlans", "Pace", "forget_finished"]
 
 _REFUSED = PlanRefusedError.exit_code
 _COPYING = (StartupMode.INITIAL, StartupMode.SNAPSHOT)
@@ -45,6 +45,17 @@ class Pace:
     every: float = 5.0
     share: float = 20.0
     told: float = 10.0
+
+
+def forget_finished(config: Config, tables: Collection[str]) -> None:
+    """Remove notes of tables that have a state: a driver may be killed right after it has created them."""
+    notes = planning_notes(config)
+    try:
+        for note in notes.all():
+            if note.plan.name in tables:
+                notes.remove(note.plan.name)
+    except StateUnavailableError as error:
+        log.warning("planning notes cannot be removed error=%s", error.message)
 
 
 class FirstPlans:

@@ -39,7 +39,7 @@ from vnode_backfill.job.open.create import (
 )
 from vnode_backfill.job.open.locations import owner
 from vnode_backfill.job.open.opened import Opened, acquire
-from vnode_backfill.job.open.planning import FirstPlans, Pace
+from vnode_backfill.job.open.planning import FirstPlans, Pace, forget_finished
 from vnode_backfill.job.open.resume import take_up
 from vnode_backfill.job.open.source import (
     LookedAtServer,
@@ -202,6 +202,7 @@ class TablesOpener:
         chosen = configured_tables(config, listed)
         self._fold_case = chosen.fold_case
         held = [stored_name(text) for text in store.names()]
+        forget_finished(config, {str(name) for name in held})
         kept = [name for name in held if is_chosen(config, name, fold_case=chosen.fold_case)]
         done.taken_out = [str(name) for name in held if str(name) in self._removed]
         self._let_go([name for name in held if name not in kept and str(name) not in self._removed], done)

@@ -43,7 +43,7 @@ __all__ = ["Sample"]
 _GUESSES = 4
 """For one stretch, until it is walked."""
 _COUNTED_FIRST = 4
-_COUNTED_EVERY = 32
+_COUNTED_EVERY = 128
 _MOST_WRONG = 4
 """One in so many of the counted ranges may be larger than claimed."""
 _SPARE_QUESTIONS = 256

@@ -16,6 +16,7 @@ from tests.system.job_case import COPIER, JobCase, create_copier, execute, fetch
 from tests.system.tables_case import TablesCase
 from vnode_backfill.commands.requests import drop
 from vnode_backfill.job.open.locations import planning_notes, state_store
+from vnode_backfill.job.open.open import open_job
 from vnode_backfill.words.errors import ConfigError, SourceLostError, StateError
 
 ROWS = 1_000
@@ -215,6 +216,18 @@ def test_tables_of_many_are_continued_each_from_its_own_offset(
         plan = notes.get(found.name.partition(".")[2])
         assert plan is None or found.opened.state.written == plan.first
     assert planning_notes(case.loaded_config()).all() == ()
+
+
+def test_a_note_that_a_created_job_has_left_is_removed_by_its_next_run(case: JobCase) -> None:
+    """As if the driver that created the job was killed before it could remove the note."""
+    killed_while_planning(case, answers=10)
+    config = case.loaded_config()
+    note = planning_notes(config).of(f"{case.database}.orders")
+    assert note is not None
+    created(case)
+    planning_notes(config).write(note.plan)
+    open_job(config, asked_vnodes=None).store.release()
+    assert planning_notes(config).all() == ()
 
 
 def test_a_second_driver_waits_for_the_first_ones_plan(case: JobCase) -> None:
