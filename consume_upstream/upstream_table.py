@@ -127,6 +127,14 @@ class UpstreamSession(Protocol):
         """The key `rows` rows after `after`, or None past the last; the database skips, no row travels."""
         ...
 
+    def first_beyond(self, key: Key) -> Bound | None:
+        """The first key of the table after `key`, which need not be one of them; None past the last."""
+        ...
+
+    def last_before(self, bound: Bound) -> Bound | None:
+        """The last key of the table before a bound; None before the first."""
+        ...
+
     def collation_keys(self, keys: Sequence[Key], definition: TableDefinition | None = None) -> list[Weights]:
         """The database's sort keys of text key columns, for `order_key`.
 

@@ -27,6 +27,7 @@ __all__ = [
     "first_key",
     "indexed_table",
     "last_key",
+    "last_key_before",
     "pads_with_spaces",
     "placeholder",
     "quoted",
@@ -96,8 +97,20 @@ def first_key(definition: TableDefinition, index: str) -> Query:
 
 
 def last_key(definition: TableDefinition, index: str) -> Query:
-    order = ", ".join(f"{quoted(name)} DESC" for name in definition.key)
-    return Query(f"SELECT {_key_list(definition)} FROM {indexed_table(definition, index)} ORDER BY {order} LIMIT 1")
+    return Query(f"SELECT {_key_list(definition)} FROM {indexed_table(definition, index)}{_last(definition)}")
+
+
+def last_key_before(definition: TableDefinition, index: str, bound: Key) -> Query:
+    """The last key before a bound: the server reads the index backwards from there."""
+    before = beyond(definition.key_columns, bound, "<", inclusive=False)
+    table = indexed_table(definition, index)
+    return Query(
+        f"SELECT {_key_list(definition)} FROM {table} WHERE {before.text}{_last(definition)}", before.parameters
+    )
+
+
+def _last(definition: TableDefinition) -> str:
+    return " ORDER BY " + ", ".join(f"{quoted(name)} DESC" for name in definition.key) + " LIMIT 1"
 
 
 def weight_strings(column: Column, count: int, *, pad_to: int | None) -> str:

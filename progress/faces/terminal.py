@@ -33,6 +33,7 @@ from progress.faces.figures import duration, size_text
 from progress.faces.reporters import NullReporter, Reporter
 from progress.faces.terminal_tables import Line, Span, counted_tables, lost_tables, table_lines
 from progress.state.backfill_state import Phase
+from progress.state.planning import PlanProgress
 from progress.state.report import JobPhase, Report, RequestProgress, VnodeProgress
 
 __all__ = ["Face", "JsonLines", "PlainLines", "TerminalView", "frame_of", "line_of", "open_view", "status_text"]
@@ -151,7 +152,7 @@ class _OncePerEpoch:
     def show(self, report: Report) -> None:
         retry = report.observed.retry
         lost = lost_tables(report.tables)
-        now = (report.epoch, report.phase, report.failure, retry, report.observed.throttled_by, lost)
+        now = (report.epoch, report.phase, report.failure, retry, report.observed.throttled_by, lost, report.planning)
         self._held = report
         if now != self._shown:
             self._shown = now
@@ -232,6 +233,8 @@ def frame_of(
 def line_of(report: Report) -> str:
     """A report as one plain line."""
     parts = [f"epoch {report.epoch}", str(report.phase), f"{report.percent:.2f} %", _rows(report), _speed(report)]
+    if report.planning is not None:
+        parts = [str(report.phase), _planned(report.planning)]
     parts.append(f"log {_log(report)}" if _log(report) else "")
     parts.append(counted_tables(report.tables))
     parts += [f"{name}: {text}" if name else text for name, text, _ in _trouble(report)]
@@ -259,6 +262,8 @@ def _bar(report: Report, width: int, glyphs: Glyphs) -> Line:
 
 def _work(report: Report) -> list[tuple[str, str, str]]:
     """Rows, and as far as they are known speed, log and workers, as label, text and colour."""
+    if report.planning is not None:
+        return [("plan", _planned(report.planning), "")]
     bitmaps = " | ".join(worker.bitmap for worker in report.workers)
     facts = [
         ("rows", f"{_rows(report)} in {report.ranges:,} of {report.ranges_total:,} ranges{_in_hand(report)}"),
@@ -268,6 +273,11 @@ def _work(report: Report) -> list[tuple[str, str, str]]:
         ("workers", f"{len(report.workers)}: {bitmaps}" if report.workers else ""),
     ]
     return [(name, text, "") for name, text in facts if text]
+
+
+def _planned(seen: PlanProgress) -> str:
+    since = seen.since.isoformat(sep=" ", timespec="seconds")
+    return f"{seen.rows:,} of about {seen.estimated_rows:,} rows in {seen.ranges:,} ranges, {seen.percent:.2f} %, since {since}"
 
 
 def _in_hand(report: Report) -> str:

@@ -40,6 +40,8 @@ checkpoint.
     retry              {attempt, message} what is being retried, or null
     in_hand            {rows, ranges, captured, merged, percent} of the epoch in progress, which no commit holds yet;
                        0 again when the epoch ends or is tried again. `captured` and `merged` are changes of the log
+    planning           {rows, estimated_rows, ranges, percent, since} while the first plan is made: how much of the
+                       table is cut into ranges; else null. `percent` above counts rows read, so it is 0 then
     vnodes             only if asked for: [{vnode, phase, rows, epoch, worker, applied}]
     tables             only of a job of many tables, largest first: [{name, sink, phase, percent, rows, estimated_rows,
                        lag_seconds, lake_age_seconds, epoch, applied, error, live}]; phase may be `set aside`, and
@@ -58,6 +60,7 @@ from enum import StrEnum
 
 from progress.state.backfill_state import BackfillState, Failure, Phase, Request, VnodeState
 from progress.state.definition_report import WHOLE, DefinitionProgress, definition_of
+from progress.state.planning import PlanProgress
 from progress.state.target_health import TargetHealth
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key import VnodeId
@@ -269,6 +272,7 @@ class Report:
     requests: tuple[RequestProgress, ...] = ()
     failure: Failure | None = None
     definition: DefinitionProgress | None = None
+    planning: PlanProgress | None = None
     tables: tuple[TableProgress, ...] = ()
     parts: Mapping[str, Report] = field(default_factory=dict)
     """The reports on the tables of a job of many, by name, for those who ask for one of them; not part of the JSON."""
@@ -317,6 +321,7 @@ class Report:
             "failure": None if self.failure is None else asdict(self.failure),
             "retry": None if seen.retry is None else asdict(seen.retry),
             "in_hand": {**asdict(seen.in_hand), "percent": round(self.percent_in_hand, 2)},
+            "planning": None if self.planning is None else self.planning.to_json(),
         }
         if self.tables:
             shown["tables"] = [table.to_json() for table in self.tables]

@@ -61,7 +61,16 @@ from vnode_backfill.words.epoch import Actor, Epoch
 from vnode_backfill.words.errors import SinkUnavailableError
 from vnode_backfill.words.key import KeyKind, KeyPart
 from vnode_backfill.words.key_range import Bound, PlannedRange, SplitPlan, bound_of
-from vnode_backfill.words.plan import Answer, EstimateRows, NextBound, TableFacts, extend_plan, make_plan, plan_bounds
+from vnode_backfill.words.plan import (
+    Answer,
+    EstimateRows,
+    NextBound,
+    Question,
+    TableFacts,
+    extend_plan,
+    make_plan,
+    plan_bounds,
+)
 from vnode_backfill.words.schema_change import (
     AddColumn,
     DeleteRows,
@@ -399,9 +408,10 @@ def planned(source: ModelSource, vnode_count: int, target: int) -> SplitPlan:
         return make_plan(PARTS, stop.value, vnode_count)
 
 
-def answer(question: EstimateRows | NextBound, keys: list[int]) -> Answer:
+def answer(question: Question, keys: list[int]) -> Answer:
     if isinstance(question, EstimateRows):
         return tuple(sum(low <= BOUNDS[k] < high for k in keys) for low, high in pairwise(question.bounds))
+    assert isinstance(question, NextBound)
     beyond = [k for k in keys if BOUNDS[k] > question.after]
     return BOUNDS[beyond[question.rows - 1]] if len(beyond) >= question.rows else None
 

@@ -17,6 +17,7 @@ from datetime import timedelta
 from progress.state.backfill_state import MOST_ROWS_PER_SECOND, Phase, Request, RequestKind
 from progress.state.report import JobPhase, Report
 from progress.store.store import Loaded, StateStore
+from vnode_backfill.commands.planned_job import drop_plans
 from vnode_backfill.commands.status import find_report, read_report
 from vnode_backfill.commands.stored_job import stored_job
 from vnode_backfill.commands.tables.asked import check_one_table
@@ -89,10 +90,12 @@ def stop(config: Config, *, only: Sequence[str] = ()) -> int:
 
 
 def drop(config: Config, *, only: Sequence[str] = (), say: Callable[[str], None] = print) -> int:
-    """Remove a job's state and buffer after naming what goes. The target is never touched."""
+    """Remove a job's state and buffer, or its unfinished plan, after naming what goes. The target is never touched."""
     if config.many:
         return drop_tables(config, only, say=say)
     check_one_table(config, only)
+    if drop_plans(config, say=say) and not state_store(config).exists():
+        return 0
     store, loaded = writable_job(config)
     buffer = buffer_path(config)
     say(f"removing the state of job {config.job} in {store.folder}")

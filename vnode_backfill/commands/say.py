@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 
 Listener = Callable[[str], None]
 
@@ -19,6 +19,12 @@ def say(*lines: str) -> None:
             print(f"vnode-backfill: {line}", file=sys.stderr)
         else:
             listener(line)
+
+
+def for_threads(speak: Callable[..., None]) -> Listener:
+    """Speak to whoever listens to this thread, from any other."""
+    context = copy_context()
+    return lambda line: context.copy().run(speak, line)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dataclasses import replace
 from progress.state.report import Observed, Report, Subject, report_of
 from progress.store.lease import Lease
 from progress.store.observed import ObservedFile
+from vnode_backfill.commands.planned_job import find_planning_report
 from vnode_backfill.commands.tables.asked import check_one_table, no_such_job
 from vnode_backfill.commands.tables.status import find_tables_report
 from vnode_backfill.config.job import Config
@@ -46,13 +47,13 @@ def read_report(config: Config, only: Sequence[str] = ()) -> Report:
 
 
 def find_report(config: Config, only: Sequence[str] = ()) -> Report | None:
-    """The newest report; None if there is no such job."""
+    """The newest report, also on a job whose plan is still being made; None if there is no such job."""
     if config.many:
         return find_tables_report(config, only)
     check_one_table(config, only)
     found = state_store(config).status_snapshot()
     if found is None:
-        return None
+        return find_planning_report(config)
     record, lease = found.record, found.lease
     subject = Subject(record.name, f"{record.database}.{record.table}", record.sink)
     observed = replace(_observed(config, lease), asked=found.asked)

@@ -129,6 +129,17 @@ def plan_start(
     return _plan_new(cdc, log, handoff) if saved is None else _plan_restart(cdc, log, saved)
 
 
+def why_not_held(offset: CdcOffset, log: SourceLog) -> str:
+    """Why the log cannot be read from a stored offset on, as what follows "the offset"; empty if it can.
+
+    An offset of another server is not looked for by its GTIDs: what was read there counts there alone.
+    """
+    if offset.server != log.server:
+        return f"is of {offset.server}, this is {log.server}"
+    fault = _fault(offset, log)
+    return "" if fault is None else f"{fault.text}: {fault.detail}"
+
+
 def _plan_new(cdc: CdcConfig, log: SourceLog, handoff: Handoff | None) -> StartPlan:
     match cdc.startup_mode:
         case StartupMode.INITIAL:

@@ -5,8 +5,12 @@ The planner itself is pure (`plan`); this is the one place where its questions m
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from consume_upstream.key_order import KeyOrder
 from consume_upstream.upstream_table import UpstreamSession, UpstreamTable
+from progress.state.planning import BegunPlan
 from vnode_backfill.config.job import Config
 from vnode_backfill.sinks import Sink
 from vnode_backfill.words.errors import PlanRefusedError, SourceError
@@ -14,7 +18,10 @@ from vnode_backfill.words.key import KeyKind
 from vnode_backfill.words.key_range import Bound, Bounds, SplitPlan, bound_of
 from vnode_backfill.words.plan import (
     MAX_TARGET_ROWS,
+    Cuts,
     EstimateRows,
+    FirstBeyond,
+    NextBound,
     TableFacts,
     extend_plan,
     make_plan,
@@ -24,28 +31,57 @@ from vnode_backfill.words.plan import (
 from vnode_backfill.words.units import format_size
 from vnode_backfill.words.whole_plan import whole_plan
 
+Settled: TypeAlias = Callable[[TableFacts, int, Cuts], None]
+"""Is called after each answer of the source: with the facts, how many rows a range should hold, and what is settled."""
 
-def plan_table(table: UpstreamTable, config: Config) -> tuple[TableFacts, SplitPlan]:
+
+def _unwatched(facts: TableFacts, target: int, cuts: Cuts) -> None:
+    """What is done with settled ranges where nobody asks for them."""
+
+
+def plan_table(
+    table: UpstreamTable, config: Config, *, begun: BegunPlan | None = None, settled: Settled = _unwatched
+) -> tuple[TableFacts, SplitPlan]:
     """Cut the table as it is now into ranges; the first offset must have been sampled before.
 
-    A table of a job of many whose keys cannot be ordered here is one range, if it fits into one.
+    With `begun` that plan is continued: from its minimum and maximum, which were read when it began. A table of a job
+    of many whose keys cannot be ordered here is one range, if it fits into one.
     """
     if config.among_many and (reason := table.unordered_key()):
         return _one_range(table, config, reason)
     with table.session() as session:
-        facts = session.table_facts()
-        bounds = _ask(session, facts, _target(facts, config))
+        facts = session.table_facts() if begun is None else begun.facts
+        cuts = None if begun is None else Cuts(list(begun.bounds))
+        bounds = _ask(session, facts, rows_per_range(facts, config), cuts, settled)
     return facts, make_plan(facts.parts, bounds, config.vnodes)
 
 
-def first_plan(table: UpstreamTable, config: Config) -> tuple[TableFacts, SplitPlan]:
+def first_plan(
+    table: UpstreamTable, config: Config, *, begun: BegunPlan | None = None, settled: Settled = _unwatched
+) -> tuple[TableFacts, SplitPlan]:
     """As `plan_table`, for a job of which nothing is written yet: what the source refuses for good refuses the job."""
     try:
-        return plan_table(table, config)
+        return plan_table(table, config, begun=begun, settled=settled)
     except SourceError as error:
         if error.retryable:
             raise
         raise PlanRefusedError(error.message, detail=error.detail, hint=error.hint) from error
+
+
+def orders_as_before(table: UpstreamTable, begun: BegunPlan) -> bool:
+    """Whether the server still puts every bound of a plan where it was: a new release may sort text otherwise."""
+    known = [bound for bound, _ in begun.bounds]
+    known += [bound for bound in (begun.facts.minimum, begun.facts.maximum) if bound is not None]
+    with table.session() as session:
+        return session.order_bounds([bound.key for bound in known]) == known
+
+
+def rows_per_range(facts: TableFacts, config: Config) -> int:
+    """How many rows a range of a table with these facts should hold."""
+    limits = config.limits
+    return limits.range_rows or target_rows(
+        facts.estimated_rows, config.vnodes, facts.average_row_bytes, limits.range_bytes
+    )
 
 
 def extended_plan(table: UpstreamTable, sink: Sink, plan: SplitPlan, config: Config) -> SplitPlan:
@@ -61,7 +97,7 @@ def extended_plan(table: UpstreamTable, sink: Sink, plan: SplitPlan, config: Con
         known = sorted(bound for bound in (facts.minimum, facts.maximum, *held) if bound is not None)
         if not known:
             return plan
-        target = _target(facts, config)
+        target = rows_per_range(facts, config)
         if not plan.ranges:
             return extend_plan(plan, above=_stretch(session, facts, known[0], known[-1], target))
         first, last = plan.ranges[0].range.low, plan.ranges[-1].range.high
@@ -103,20 +139,17 @@ def _beyond(session: UpstreamSession, plan: SplitPlan, last: Bound, known: list[
     return min(bound for bound in (following, *known) if bound is not None and bound > last)
 
 
-def _target(facts: TableFacts, config: Config) -> int:
-    limits = config.limits
-    return limits.range_rows or target_rows(
-        facts.estimated_rows, config.vnodes, facts.average_row_bytes, limits.range_bytes
-    )
-
-
 def _stretch(session: UpstreamSession, facts: TableFacts, low: Bound, high: Bound, target: int) -> Bounds:
     part = TableFacts(facts.parts, low, high, facts.estimated_rows, facts.average_row_bytes)
     return _ask(session, part, target)
 
 
-def _ask(session: UpstreamSession, facts: TableFacts, target: int) -> Bounds:
-    asking = plan_bounds(facts, target)
+def _ask(
+    session: UpstreamSession, facts: TableFacts, target: int, cuts: Cuts | None = None, settled: Settled = _unwatched
+) -> Bounds:
+    if cuts is None and facts.minimum is not None:
+        cuts = Cuts.none_from(facts.minimum)
+    asking = plan_bounds(facts, target, cuts)
     scale: float | None = None
     try:
         question = next(asking)
@@ -125,8 +158,14 @@ def _ask(session: UpstreamSession, facts: TableFacts, target: int) -> Bounds:
                 scale = scale or _scale(session, facts, target)
                 estimates = session.estimate_rows(question.bounds)
                 question = asking.send(tuple(round(rows / scale) for rows in estimates))
-            else:
+            elif isinstance(question, NextBound):
                 question = asking.send(session.next_bound(question.after, question.rows))
+            elif isinstance(question, FirstBeyond):
+                question = asking.send(session.first_beyond(question.key))
+            else:
+                question = asking.send(session.last_before(question.bound))
+            if cuts is not None:
+                settled(facts, target, cuts)
     except StopIteration as stop:
         bounds: Bounds = stop.value
         return bounds

@@ -74,6 +74,14 @@ class MySqlSession:
         key = self._key(sql.skip_rows(self.definition, self._reader.index, after.key, rows))
         return None if key is None else self.order_bounds([key])[0]
 
+    def first_beyond(self, key: Key) -> Bound | None:
+        found = self._key(sql.skip_rows(self.definition, self._reader.index, key, 1))
+        return None if found is None else self.order_bounds([found])[0]
+
+    def last_before(self, bound: Bound) -> Bound | None:
+        found = self._key(sql.last_key_before(self.definition, self._reader.index, bound.key))
+        return None if found is None else self.order_bounds([found])[0]
+
     def collation_keys(self, keys: Sequence[Key], definition: TableDefinition | None = None) -> list[Weights]:
         return collation.collation_keys(self._connection, definition or self.definition, keys)
 

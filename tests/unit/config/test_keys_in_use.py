@@ -41,7 +41,7 @@ from vnode_backfill.sinks.changes import MemoryChanges
 from vnode_backfill.sinks.iotdb.mapping import PointMapping
 from vnode_backfill.sinks.iotdb.server.store import WriterSettings
 from vnode_backfill.sinks.iotdb.sink import settings_of
-from vnode_backfill.snapshot.plan_questions import _target
+from vnode_backfill.snapshot.plan_questions import rows_per_range
 from vnode_backfill.spark.slots import slots_needed
 from vnode_backfill.words.change import OFFSET_COLUMNS, ChangeOp
 from vnode_backfill.words.epoch import Epoch
@@ -150,7 +150,7 @@ REACHES = {
     "mysql.tables.table": Reach(chosen, "shop.orders", "shop.items", MANY),
     "mysql.tables.priority": Reach(lambda config: priority_of(config, ORDERS), 1, 2, MANY),
     "mysql.tables.rows_per_second": Reach(lambda config: derived(config).limits.rows_per_second, 1, 2, MANY),
-    "mysql.tables.range_rows": Reach(lambda config: _target(FACTS, derived(config)), 100, 101, MANY),
+    "mysql.tables.range_rows": Reach(lambda config: rows_per_range(FACTS, derived(config)), 100, 101, MANY),
     "mysql.tables.zero_dates": Reach(lambda config: derived(config).zero_dates, "null", "error", MANY),
     "mysql.tables.schema_changes": Reach(lambda config: derived(config).schema_changes, "follow", "stop", MANY),
     "mysql.tables.dropped_columns": Reach(lambda config: derived(config).dropped_columns, "keep", "drop", MANY),
@@ -227,11 +227,11 @@ REACHES = {
     "state.path": Reach(state_folder, "{folder}/state", "{folder}/state2"),
     "state.lease": Reach(lambda config: acquire(config, parallel_store(config)).duration, "30s", "31s"),
     "state.retention": Reach(state_retention, "1h", "2h"),
-    "vnodes": Reach(lambda config: _target(FACTS, config), 256, 1),
+    "vnodes": Reach(lambda config: rows_per_range(FACTS, config), 256, 1),
     "workers": Reach(slots_needed, 4, 5),
     "executor": Reach(lambda config: type(state_store(config)), "parallel", "single"),
-    "limits.range_rows": Reach(lambda config: _target(FACTS, config), 100, 101),
-    "limits.range_bytes": Reach(lambda config: _target(FACTS, config), "1MB", "2MB"),
+    "limits.range_rows": Reach(lambda config: rows_per_range(FACTS, config), 100, 101),
+    "limits.range_bytes": Reach(lambda config: rows_per_range(FACTS, config), "1MB", "2MB"),
     "limits.log_readers": Reach(slots_needed, 2, 3),
     "limits.backoff": Reach(pause(1), "1s", "2s"),
     "limits.max_backoff": Reach(pause(30), "1m", "2m"),

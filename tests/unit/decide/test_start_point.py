@@ -21,6 +21,7 @@ from vnode_backfill.decide.start_point import (
     SavedProgress,
     StartPlan,
     plan_start,
+    why_not_held,
 )
 from vnode_backfill.words.errors import BinlogPurgedError, ConfigError, PlanRefusedError, SourceError
 
@@ -311,3 +312,24 @@ def test_a_handoff_of_a_log_that_was_reset_is_refused() -> None:
     handoff = Handoff("copy", replace(offset("bin.000009", 100, gtids=f"{UUID}:1-60"), log=LOG))
     with pytest.raises(ConfigError, match="is of another log than the server has now"):
         plan_start(specific(from_job="copy"), replace(MYSQL, file_now=OTHER_LOG), handoff=handoff)
+
+
+@pytest.mark.parametrize("log", [MARIADB, MYSQL, PLAIN], ids=["mariadb", "mysql", "plain"])
+def test_the_log_can_be_read_from_an_offset_that_it_holds(log: SourceLog) -> None:
+    assert why_not_held(offset("bin.000008", 4, gtids=log.purged_gtids), log) == ""
+    assert why_not_held(log.newest, log) == ""
+
+
+@pytest.mark.parametrize(
+    ("stored", "reason"),
+    [
+        (offset("bin.000007", 400), "is no longer held by the server"),
+        (offset("bin.000010", 601), "is after the end of the log"),
+        (offset("bin.000009", 2001), "is after the end of its file"),
+        (offset("other.000009", 100), "is not of this server's log"),
+        (offset("bin.000009", 100, server="2", gtids="0-1-50"), "is of 2, this is 1"),
+        (offset("bin.000009", 100, gtids="0-1-91"), "holds transactions that the server does not have"),
+    ],
+)
+def test_the_log_cannot_be_read_from_an_offset_that_it_does_not_hold(stored: CdcOffset, reason: str) -> None:
+    assert reason in why_not_held(stored, MARIADB)

@@ -27,7 +27,7 @@ from vnode_backfill.words.key import (
     vnodes_of,
 )
 from vnode_backfill.words.key_range import bound_of, from_rows, key_from_text, key_to_text, plan_of, to_rows
-from vnode_backfill.words.plan import Answer, EstimateRows, TableFacts, make_plan, plan_bounds
+from vnode_backfill.words.plan import Answer, EstimateRows, NextBound, TableFacts, make_plan, plan_bounds
 
 laws = settings(deadline=None, max_examples=100, derandomize=True)
 
@@ -184,6 +184,7 @@ def test_planned_ranges_hold_each_row_once_whatever_the_estimates(
                 for truth in truths
             )
         else:
+            assert isinstance(question, NextBound)
             position = bisect_right(bounds, question.after) + question.rows - 1
             answer = bounds[position] if position < len(bounds) else None
     else:

@@ -16,6 +16,7 @@ from vnode_backfill.words.key import Key, KeyKind, KeyPart
 from vnode_backfill.words.key_range import Bound, Bounds, SplitPlan, bound_of
 from vnode_backfill.words.plan import (
     Answer,
+    Cuts,
     EstimateRows,
     NextBound,
     Question,
@@ -45,10 +46,15 @@ class ModelTable:
     def __post_init__(self) -> None:
         self.orders = [bound.order for bound in self.bounds]
 
-    def plan(self, target: int, estimated_rows: int | None = None, vnode_count: int = 256) -> SplitPlan:
+    def plan(
+        self, target: int, estimated_rows: int | None = None, vnode_count: int = 256, cuts: Cuts | None = None
+    ) -> SplitPlan:
         low, high = (self.bounds[0], self.bounds[-1]) if self.bounds else (None, None)
         rows = len(self.bounds) if estimated_rows is None else estimated_rows
-        planner = plan_bounds(TableFacts(self.parts, low, high, rows, 100), target)
+        return self.plan_from(TableFacts(self.parts, low, high, rows, 100), target, vnode_count, cuts)
+
+    def plan_from(self, facts: TableFacts, target: int, vnode_count: int = 256, cuts: Cuts | None = None) -> SplitPlan:
+        planner = plan_bounds(facts, target, cuts)
         answer: Answer = None
         while True:
             try:
@@ -63,6 +69,7 @@ class ModelTable:
         if isinstance(question, EstimateRows):
             places = [bisect_left(self.orders, bound.order) for bound in question.bounds]
             return tuple(self.lie(high - low) for low, high in pairwise(places))
+        assert isinstance(question, NextBound), "a small table is walked"
         position = bisect_right(self.orders, question.after.order) + question.rows - 1
         return self.bounds[position] if position < len(self.bounds) else None
 
@@ -273,3 +280,77 @@ def test_extension_into_the_plan_is_refused() -> None:
         extend_plan(plan, below=stretch(1, 11))
     with pytest.raises(LawBrokenError, match="begins at"):
         extend_plan(plan, above=stretch(20, 30))
+
+
+@pytest.mark.parametrize("shape", ["scattered", "islands", "few, then far away many", "lognormal"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_planner_that_was_interrupted_continues_without_asking_again(shape: str, share: float) -> None:
+    whole, first, second = shaped(shape), shaped(shape), shaped(shape)
+    whole.plan(target=100)
+    settled = interrupted(first, target=100, questions=int(share * len(whole.asked)))
+    low = settled.low
+    plan = second.plan(target=100, cuts=settled)
+    assert sum(second.rows_of(plan)) == len(second.bounds)
+    assert all(bound >= low for question in second.asked for bound in bounds_of(question))
+    assert plan.ranges[0].range.low == second.bounds[0]
+
+
+def test_a_walk_that_was_interrupted_makes_the_same_plan() -> None:
+    keys = [(tenant, b"n%d" % row) for tenant in range(-5, 5) for row in range(103)]
+    whole = table_of(PAIR, keys).plan(target=100)
+    settled = interrupted(table_of(PAIR, keys), target=100, questions=7)
+    second = table_of(PAIR, keys)
+    assert second.plan(target=100, cuts=settled) == whole
+    assert len(second.asked) == 5, "the questions about the first six ranges are not asked again"
+
+
+def test_a_plan_that_was_whole_when_interrupted_asks_nothing() -> None:
+    table = table_of(PAIR, [(number, b"") for number in range(1_000)])
+    cuts = Cuts.none_from(table.bounds[0])
+    plan = table.plan(target=100, cuts=cuts)
+    again = ModelTable(PAIR, table.bounds)
+    assert again.plan(target=100, cuts=Cuts(list(cuts.settled))) == plan
+    assert again.asked == []
+
+
+def test_rows_that_vanished_or_came_since_change_no_bound() -> None:
+    keys = [(number, b"") for number in range(0, 2_000, 2)]
+    settled = interrupted(table_of(PAIR, keys), target=100, questions=5)
+    known = settled.settled
+    gone = {bound.key for bound, _ in known}
+    later = table_of(
+        PAIR, [*(key for key in keys if key not in gone), *((number, b"") for number in range(1, 2_000, 2))]
+    )
+    facts = TableFacts(PAIR, known[0][0], bound_of(PAIR, keys[-1]), 1_000, 100)
+    plan = later.plan_from(facts, target=100, cuts=settled)
+    assert [(each.range.low, each.estimated_rows) for each in plan.ranges[: len(known) - 1]] == list(known[:-1])
+    assert (plan.ranges[0].range.low, plan.ranges[-1].range.high) == (facts.minimum, facts.maximum)
+
+
+def test_settled_ranges_of_another_table_are_refused() -> None:
+    low, high, beyond = (bound_of(PAIR, (number, b"")) for number in (1, 5, 9))
+    facts = TableFacts(PAIR, low, high, 10, 100)
+    with pytest.raises(LawBrokenError, match="not of this table"):
+        next(plan_bounds(facts, 5, Cuts.none_from(high)))
+    with pytest.raises(LawBrokenError, match="not of this table"):
+        next(plan_bounds(facts, 5, Cuts([(low, 1), (beyond, 0)])))
+    with pytest.raises(LawBrokenError, match="do not ascend"):
+        Cuts([(high, 1), (low, 0)])
+    with pytest.raises(LawBrokenError, match="cannot end at"):
+        Cuts.none_from(high).add(1, low)
+
+
+def interrupted(table: ModelTable, target: int, questions: int) -> Cuts:
+    """What a planner has settled that was stopped after so many questions."""
+    low, high = table.bounds[0], table.bounds[-1]
+    cuts = Cuts.none_from(low)
+    planner = plan_bounds(TableFacts(table.parts, low, high, len(table.bounds), 100), target, cuts)
+    answer: Answer = None
+    for _ in range(questions):
+        answer = table.answer(planner.send(answer))
+    return Cuts(list(cuts.settled))
+
+
+def bounds_of(question: Question) -> tuple[Bound, ...]:
+    assert isinstance(question, EstimateRows | NextBound)
+    return question.bounds if isinstance(question, EstimateRows) else (question.after,)

@@ -15,6 +15,7 @@ from progress.state.backfill_state import Phase, Request, RequestKind
 from progress.state.report import REMOVED, SET_ASIDE, JobPhase, Report, TableProgress
 from progress.state.tables_report import reason_of
 from progress.store.tables_store import TablesStore
+from vnode_backfill.commands.planned_job import drop_plans
 from vnode_backfill.commands.tables.asked import asked_names, held_names, no_such_job, part_of, stored_tables
 from vnode_backfill.commands.tables.status import find_tables_report
 from vnode_backfill.config.job import Config
@@ -22,6 +23,7 @@ from vnode_backfill.config.values import reveal
 from vnode_backfill.delta.storage import Storage
 from vnode_backfill.job.open.locations import owner
 from vnode_backfill.job.open.writable import check_state_writable
+from vnode_backfill.job.tables.parts import tables_store
 from vnode_backfill.words.errors import ConfigError, StateError
 
 __all__ = ["ask_tables", "asked_vnode_counts", "drop_tables", "the_one_table", "wait_for_tables"]
@@ -85,6 +87,8 @@ def drop_tables(config: Config, only: Sequence[str], *, say: Callable[[str], Non
             f"--table {only[0]}: drop removes a whole job",
             hint="Take the table out of mysql.tables and run the job: its state goes, its target stays.",
         )
+    if drop_plans(config, say=say) and not tables_store(config).exists():
+        return 0
     store = stored_tables(config)
     check_state_writable(config)
     loaded = {name: store.table(name).status_snapshot() for name in store.names()}

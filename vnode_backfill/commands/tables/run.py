@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vnode_backfill.commands.say import say
+from vnode_backfill.commands.say import for_threads, say
 from vnode_backfill.commands.stored_job import with_room_for_workers
 from vnode_backfill.config.job import Config, StartupMode
 from vnode_backfill.job.open.locations import owner
@@ -57,12 +57,12 @@ def run_tables(
         load_kernels()
         store = tables_store(config)
         with closing(Faces.open(config)) as faces:
-            opener = TablesOpener(config, store, session.required)
+            opener = TablesOpener(config, store, session.required, for_threads(say))
             opened = opener.open()
             say(*opening_lines(opened))
             if not opened.tables:
                 store.release()
-                raise _nothing_to_copy(config, opened)
+                raise opener.refuse(_nothing_to_copy(config, opened))
             _ask_for_workers(store, opened, asked_workers)
             try:
                 return _run_opened(opener, session, opened, until, _watch(config, store, face, faces))

@@ -26,6 +26,7 @@ from progress.store.lease import Lease
 from progress.store.observed import ObservedFile, TableSeen
 from progress.store.reader import Shown
 from progress.store.tables_store import TablesStore
+from vnode_backfill.commands.planned_job import find_planning_report
 from vnode_backfill.commands.tables.asked import asked_names, parsed_name
 from vnode_backfill.config.job import Config
 from vnode_backfill.config.tables import is_chosen, table_sink
@@ -42,13 +43,15 @@ Seen = Mapping[str, TableSeen]
 def find_tables_report(config: Config, only: Sequence[str] = ()) -> Report | None:
     """The newest report on the job, or on the tables that --table means; None if there is no such job.
 
+    A job whose first plans are still being made is reported on as a whole.
+
     One table that is named alone is reported on as a job of one table is.
     """
     store = tables_store(config)
     removed = {choice.table for choice in store.choices.all() if not choice.wanted}
     found = store.shown(lambda names: asked_names({*names} - removed, only))
     if found is None:
-        return None
+        return find_planning_report(config)
     observed, seen = _observed(config, store, found.lease)
     reports = {
         name: _of_table(Subject(name, name, _target(config, name)), each, observed, seen.get(name, TableSeen()))

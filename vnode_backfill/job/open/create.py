@@ -2,7 +2,7 @@
 
 The order is: preflight; the first offset (see `begin`) and then the plan; the empty sink and buffer; and last the
 state, whose existence is what makes the job exist. A crash before that leaves nothing that a second try would trip
-over.
+over. A plan that takes long is noted as it grows (`planning`), and a second try continues it, from its first offset.
 
 A release that does not know deletion vectors must not touch a table that has them. The job's record says so by its
 version, and comes after the table. Until it is there, such a release finds no job: its `compact` and its requests end.
@@ -33,6 +33,7 @@ from vnode_backfill.job.open.begin import Beginning, begin
 from vnode_backfill.job.open.handoff import record_start
 from vnode_backfill.job.open.locations import owner
 from vnode_backfill.job.open.opened import Opened, acquire, held_lease, released_if_refused
+from vnode_backfill.job.open.planning import FirstPlans, Pace
 from vnode_backfill.job.open.sink import prepare_buffer, prepare_new
 from vnode_backfill.job.open.source import look_at_source, open_table
 from vnode_backfill.job.sink.configured import configured_sink
@@ -46,16 +47,26 @@ from vnode_backfill.words.schema_change import CreatedTable, TableShape
 BeforeWriting: TypeAlias = Callable[[], object]
 
 
-def create_job(config: Config, store: StateStore, *, before_writing: BeforeWriting) -> Opened:
+def create_job(
+    config: Config,
+    store: StateStore,
+    *,
+    before_writing: BeforeWriting,
+    say: Callable[[str], None],
+    pace: Pace | None = None,
+) -> Opened:
     """A new job of the parallel executor, with its lease taken.
 
-    `before_writing` is called when the job could be created and nothing of it is written yet. What it raises refuses
-    the job.
+    `before_writing` is called when the job could be created and nothing of it is written yet, not even a note of its
+    plan. What it raises refuses the job. It may be called again.
     """
-    planned = _planned(config)
-    before_writing()
-    acquire(config, store)
-    return released_if_refused(store, lambda: _create(config, store, planned))
+    plans = FirstPlans(config, before_writing=before_writing, say=say, pace=pace)
+    with plans.left_if_unfinished():
+        refuse(look_at_source(config))
+        planned = planned_from(config, examined_table(config), plans=plans)
+        before_writing()
+        acquire(config, store)
+        return released_if_refused(store, lambda: _create(config, store, planned))
 
 
 def create_walk(config: Config, store: SingleStore, *, before_writing: BeforeWriting) -> Opened:
@@ -89,11 +100,6 @@ class Planned:
     plan: SplitPlan
 
 
-def _planned(config: Config) -> Planned:
-    refuse(look_at_source(config))
-    return planned_from(config, examined_table(config))
-
-
 def examined_table(config: Config) -> UpstreamTable:
     """The table as it is now, which the target can take."""
     table = open_table(config)
@@ -101,19 +107,27 @@ def examined_table(config: Config) -> UpstreamTable:
     return table
 
 
-def planned_from(config: Config, table: UpstreamTable, first: CdcOffset | None = None) -> Planned:
-    """The beginning, and then the plan. `first` is the offset of tables that begin together."""
-    beginning = begin(config, table, first)
-    plan = first_plan(table, config)[1] if beginning.start.snapshot else no_ranges(config, table)
+def planned_from(config: Config, table: UpstreamTable, first: CdcOffset | None = None, *, plans: FirstPlans) -> Planned:
+    """The beginning, and then the plan. `first` is the offset of tables that begin together.
+
+    A plan that an earlier driver has begun is continued, from its own first offset.
+    """
+    begun = plans.begun(config, table)
+    beginning = begin(config, table, first if begun is None else begun.first)
+    if not beginning.start.snapshot:
+        return Planned(_as_begun(table, beginning), beginning, no_ranges(config, table))
+    watch = plans.watch(config, table, beginning.first, begun)
+    _, plan = first_plan(table, config, begun=begun, settled=watch.settled)
+    watch.end()
     return Planned(_as_begun(table, beginning), beginning, plan)
 
 
-def planned_from_creation(config: Config, table: UpstreamTable, created: CreatedTable) -> Planned:
+def planned_from_creation(config: Config, table: UpstreamTable, created: CreatedTable, *, plans: FirstPlans) -> Planned:
     """The beginning right after the table's CREATE, where the job begins at what is visible: nothing is read."""
     table = table.with_definition(created.definition)
     beginning = begin(config, table, CdcOffset.from_json(created.offset))
     if not isinstance(beginning.start.from_, Latest) or table.unordered_key():
-        return planned_from(config, table)
+        return planned_from(config, table, plans=plans)
     beginning = replace(beginning, start=replace(beginning.start, snapshot=False))
     return Planned(table, beginning, no_ranges(config, table))
 

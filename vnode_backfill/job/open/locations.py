@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 
+from progress.store.planning_notes import PlanningNotes
 from progress.store.reader import folder_name
 from progress.store.state_table import Retention
 from progress.store.store import StateStore
@@ -50,6 +51,11 @@ def state_folder(config: Config) -> str:
 
 def buffer_path(config: Config) -> str:
     return f"{state_folder(config)}/buffer"
+
+
+def planning_notes(config: Config) -> PlanningNotes:
+    """What is noted of the first plans of a job, of one table or of many."""
+    return PlanningNotes(state_folder(config), reveal(config.storage.options), owner=owner(), lease=config.state.lease)
 
 
 def receipts_path(config: Config, job: str, job_id: str) -> str:

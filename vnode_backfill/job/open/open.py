@@ -15,6 +15,7 @@ from vnode_backfill.job.open.create import create_job, create_walk
 from vnode_backfill.job.open.locations import owner, single_store, state_store
 from vnode_backfill.job.open.migrate import migrate_single
 from vnode_backfill.job.open.opened import Opened, acquire, released_if_refused
+from vnode_backfill.job.open.planning import forget_finished
 from vnode_backfill.job.open.resume import check_executor, take_up
 from vnode_backfill.job.open.source import look_at_clock
 from vnode_backfill.job.run.key_walk_job import WalkReading, WalkWatch
@@ -38,7 +39,7 @@ def open_configured(
         return open_single(config, before_writing=before_writing)
     if migrate_single(config):
         say(f"job {config.job} was begun by the single executor and continues under the parallel one")
-    return open_job(config, asked_vnodes=asked_vnodes, before_writing=before_writing)
+    return open_job(config, asked_vnodes=asked_vnodes, before_writing=before_writing, say=say)
 
 
 def open_job(
@@ -46,14 +47,16 @@ def open_job(
     *,
     asked_vnodes: int | None,
     before_writing: Callable[[], object] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Opened:
     """The job of this configuration under the parallel executor, created if it does not exist, with its lease taken."""
     store, clock = state_store(config), look_at_clock(config)
     if store.exists():
         acquire(config, store)
+        forget_finished(config, (f"{config.mysql.database}.{config.mysql.table}",))
         opened = released_if_refused(store, lambda: take_up(config, store, asked_vnodes))
     else:
-        opened = create_job(config, store, before_writing=before_writing or _nothing)
+        opened = create_job(config, store, before_writing=before_writing or _nothing, say=say)
     return replace(opened, start=replace(opened.start, warnings=(*opened.start.warnings, *clock)))
 
 

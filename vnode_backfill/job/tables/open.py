@@ -39,6 +39,7 @@ from vnode_backfill.job.open.create import (
 )
 from vnode_backfill.job.open.locations import owner
 from vnode_backfill.job.open.opened import Opened, acquire
+from vnode_backfill.job.open.planning import FirstPlans, Pace, forget_finished
 from vnode_backfill.job.open.resume import take_up
 from vnode_backfill.job.open.source import (
     LookedAtServer,
@@ -82,8 +83,17 @@ class OpenedTables:
 class TablesOpener:
     """Opens the tables of one job for its driver. `before_writing` is called before a new job writes anything."""
 
-    def __init__(self, config: Config, store: TablesStore, before_writing: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        store: TablesStore,
+        before_writing: Callable[[], object],
+        say: Callable[[str], None] = lambda _: None,
+        *,
+        pace: Pace | None = None,
+    ) -> None:
         self.config, self.store, self._before_writing = config, store, before_writing
+        self._plans = FirstPlans(config, before_writing=self._prepare_to_write, say=say, pace=pace)
         self._file, self._choices, self._looked_at = config, -1, time.monotonic()
         self._removed: frozenset[str] = frozenset()
         self._fold_case = False
@@ -97,13 +107,25 @@ class TablesOpener:
         exists = store.exists()
         if exists:
             acquire(config, store)
+        else:
+            self._plans.notes.check_free()
         try:
             opened = self._opened(exists=exists)
             self._looked = self._end_of_log()
             return opened
+        except BackfillError as error:
+            if not exists:
+                self._plans.forget_if_refused(error)
+            store.release()
+            raise
         except BaseException:
             store.release()
             raise
+
+    def refuse(self, error: BackfillError) -> BackfillError:
+        """The error, before it ends a job that was not created: if it is a refusal no plan is kept."""
+        self._plans.forget_if_refused(error)
+        return error
 
     def look_again(self, known: Sequence[str]) -> OpenedTables:
         """What has changed while the job runs: tables that were removed or added by hand, or that have appeared.
@@ -180,6 +202,7 @@ class TablesOpener:
         chosen = configured_tables(config, listed)
         self._fold_case = chosen.fold_case
         held = [stored_name(text) for text in store.names()]
+        forget_finished(config, {str(name) for name in held})
         kept = [name for name in held if is_chosen(config, name, fold_case=chosen.fold_case)]
         done.taken_out = [str(name) for name in held if str(name) in self._removed]
         self._let_go([name for name in held if name not in kept and str(name) not in self._removed], done)
@@ -231,8 +254,8 @@ class TablesOpener:
         plans = self._planned(tables, since, done)
         if not plans:
             return
+        self._prepare_to_write()
         if self.store.lease is None:
-            self._before_writing()
             acquire(self.config, self.store)
         created = self._kept(self._side_by_side(lambda name: self._write(name, plans[name]), tuple(plans)), done)
         if not created:
@@ -241,6 +264,12 @@ class TablesOpener:
         done.aside.update(refused)
         done.tables.extend(table for table in created.values() if table.name not in refused)
         done.created += len(created) - len(refused)
+        self._plans.forget(*(str(name) for name in created))
+
+    def _prepare_to_write(self) -> None:
+        """A job that exists has been written to before."""
+        if self.store.lease is None:
+            self._before_writing()
 
     def _planned(
         self, tables: Mapping[TableName, UpstreamTable], since: CdcOffset | None, done: OpenedTables
@@ -252,8 +281,8 @@ class TablesOpener:
 
         def plan(name: TableName) -> Planned:
             if name in created:
-                return planned_from_creation(self._own(name), tables[name], created[name])
-            return planned_from(self._own(name), tables[name], first)
+                return planned_from_creation(self._own(name), tables[name], created[name], plans=self._plans)
+            return planned_from(self._own(name), tables[name], first, plans=self._plans)
 
         return self._kept(self._side_by_side(plan, tuple(tables)), done)
 
@@ -300,6 +329,7 @@ class TablesOpener:
         for name, each in found:
             if isinstance(each, BackfillError):
                 done.aside[str(name)] = each
+                self._plans.forget_if_refused(each, str(name))
             else:
                 kept[name] = each
         return kept

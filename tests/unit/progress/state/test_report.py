@@ -217,7 +217,7 @@ def test_json_has_the_documented_keys() -> None:
     documented = (
         "version job source sink phase percent rows estimated_rows ranges ranges_total rows_per_second eta_seconds "
         "lag_seconds lag_bytes buffer_bytes lake_age_seconds target lengthened rate_limit paused throttled_by epoch "
-        "revision written applied definition driver phases workers requests failure retry in_hand"
+        "revision written applied definition driver phases workers requests failure retry in_hand planning"
     )
     assert list(shown) == documented.split()
     assert (shown["version"], shown["phase"], shown["rows_per_second"]) == (1, "snapshot", 12.346)
