@@ -85,7 +85,7 @@ class CdcOffset:
         return (self.number, self.pos)
 
     def _comparable(self, other: CdcOffset) -> None:
-        if self.era == other.era and (self.server != other.server or self.prefix != other.prefix):
+        if (self.server != other.server or self.prefix != other.prefix) and self.era == other.era:
             raise OffsetError(
                 f"offsets {self} and {other} are of different servers",
                 detail=f"The first is of {self.server}, the second of {other.server}.",
@@ -94,11 +94,11 @@ class CdcOffset:
 
     def __lt__(self, other: CdcOffset) -> bool:
         self._comparable(other)
-        return self.order < other.order
+        return (self.number, self.pos) < (other.number, other.pos)
 
     def __le__(self, other: CdcOffset) -> bool:
         self._comparable(other)
-        return self.order <= other.order
+        return (self.number, self.pos) <= (other.number, other.pos)
 
     def __gt__(self, other: CdcOffset) -> bool:
         return other < self

@@ -41,6 +41,9 @@ class Phase(StrEnum):
     LIVE = "live"
 
 
+_ORDER = {phase: place for place, phase in enumerate(Phase)}
+
+
 @dataclass(frozen=True, slots=True)
 class VnodeState:
     """One vnode at a commit.
@@ -230,12 +233,17 @@ class BackfillState:
 
     @property
     def highest_applied(self) -> CdcOffset:
-        return max((v.applied for v in self.vnodes), key=lambda offset: offset.order)
+        return max(self._applied, key=lambda offset: offset.order)
 
     @property
     def lowest_applied(self) -> CdcOffset:
         """The buffer needs nothing at or below this."""
-        return min((v.applied for v in self.vnodes), key=lambda offset: offset.order)
+        return min(self._applied, key=lambda offset: offset.order)
+
+    @property
+    def _applied(self) -> Iterable[CdcOffset]:
+        """Where the vnodes are. Those that were merged together share one offset, and there may be very many of them."""
+        return {id(v.applied): v.applied for v in self.vnodes}.values()
 
 
 def new_state(first: VisibleAt, plan: SplitPlan, assignment: tuple[VnodeBitmap, ...]) -> BackfillState:
@@ -279,13 +287,21 @@ def forget_old_reads(state: BackfillState) -> BackfillState:
     The last two epochs are kept: the next one may meet a statement that happened while they read.
     """
     visibility, kept_since = state.visibility, Epoch(state.epoch - 1)
-    past = [at.position for epoch, at in state.visible if FORGOTTEN != epoch < kept_since]
+    past = {epoch: at.position for epoch, at in state.visible if FORGOTTEN != epoch < kept_since}
     if past:
-        # While a vnode is read, nothing is applied to it, and there may be very many reads.
-        lowest = min(past)
-        vnodes = tuple(v if v.applied < lowest else _forgotten(v, visibility, kept_since) for v in state.vnodes)
+        # There may be very many reads. Those of a vnode that was complete before the first of these epochs are forgotten
+        # already. And while a vnode is read, nothing is applied to it.
+        first, lowest = min(past), min(past.values())
+        vnodes = tuple(
+            v if _is_complete_before(v, first) or v.applied < lowest else _forgotten(v, visibility, kept_since)
+            for v in state.vnodes
+        )
         state = replace(state, vnodes=vnodes)
     return replace(state, visible=latest_visible_of(state.visible, state))
+
+
+def _is_complete_before(vnode: VnodeState, epoch: Epoch) -> bool:
+    return vnode.complete is not None and vnode.complete < epoch
 
 
 def _forgotten(vnode: VnodeState, visibility: Mapping[Epoch, VisibleAt], kept_since: Epoch) -> VnodeState:
@@ -332,17 +348,18 @@ def _check_own_slice(state: BackfillState) -> None:
 
 def _check_vnode(old: VnodeState, new: VnodeState, *, set_back: bool) -> None:
     name = f"vnode {new.vnode}"
-    if new.applied < old.applied:
+    if new.applied is not old.applied and new.applied < old.applied:
         raise LawBrokenError(f"{name}: the applied offset would fall from {old.applied} to {new.applied}")
     if new.epoch < old.epoch or new.rows < old.rows:
         raise LawBrokenError(
             f"{name}: epoch or rows would fall from {old.epoch}, {old.rows} to {new.epoch}, {new.rows}"
         )
-    order = list(Phase)
-    if order.index(new.phase) < order.index(old.phase) and not set_back:
+    if _ORDER[new.phase] < _ORDER[old.phase] and not set_back:
         raise LawBrokenError(f"{name}: phase would go back from {old.phase} to {new.phase} without a re-snapshot")
+    if new.reads is old.reads or set_back:
+        return
     # Reads are appended: only where they are not is it worth looking at each.
-    if not set_back and new.reads[: len(old.reads)] != old.reads and not old.read_ordinals <= new.read_ordinals:
+    if new.reads[: len(old.reads)] != old.reads and not old.read_ordinals <= new.read_ordinals:
         lost = sorted(old.read_ordinals - new.read_ordinals)
         raise LawBrokenError(f"{name}: ranges {lost} were read and would count as unread")
 

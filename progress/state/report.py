@@ -60,11 +60,11 @@ from enum import StrEnum
 
 from progress.state.backfill_state import BackfillState, Failure, Phase, Request, VnodeState
 from progress.state.definition_report import WHOLE, DefinitionProgress, definition_of
+from progress.state.estimates import Estimates, left_of
 from progress.state.planning import PlanProgress
 from progress.state.target_health import TargetHealth
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key import VnodeId
-from vnode_backfill.words.key_range import SplitPlan
 
 SCHEMA_VERSION = 1
 _ALMOST = 99.99
@@ -84,17 +84,6 @@ class JobPhase(StrEnum):
     PAUSED = "paused"
     STOPPED = "stopped"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Estimates:
-    """How many rows each planned range was thought to hold, by ordinal; all generations of the plan in force."""
-
-    rows: Mapping[int, int]
-
-    @classmethod
-    def of(cls, plan: SplitPlan) -> Estimates:
-        return cls({planned.ordinal: planned.estimated_rows for planned in plan.ranges})
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +334,7 @@ def report_of(
     phase = phase_of(state, running=bool(observed.driver))
     if phase is JobPhase.FAILED:
         observed = replace(observed, retry=None)
-    (left, _), percent = _left(estimates, state), percent_of(estimates, state, at_least)
+    (left, _), percent = left_of(estimates, state), percent_of(estimates, state, at_least)
     return Report(
         subject=subject,
         phase=phase,
@@ -388,19 +377,11 @@ def percent_of(estimates: Estimates, state: BackfillState, at_least: float = 0.0
     if state.is_live:
         return WHOLE
     done = state.rows + state.ranges
-    left = sum(_left(estimates, state))
+    left = sum(left_of(estimates, state))
     read = done / (done + left) if done + left else 1.0
     live = sum(vnode.phase is Phase.LIVE for vnode in state.vnodes) / len(state.vnodes)
     percent = _READING_PARTS * read + (100.0 - _READING_PARTS) * live
     return max(at_least, min(math.floor(percent * 100) / 100, _ALMOST))
-
-
-def _left(estimates: Estimates, state: BackfillState) -> tuple[int, int]:
-    """About how many rows, and how many ranges, are not read yet."""
-    if state.backfill_finished:
-        return 0, 0
-    unread = estimates.rows.keys() - {ordinal for vnode in state.vnodes for ordinal, _ in vnode.reads}
-    return sum(map(estimates.rows.__getitem__, unread)), len(unread)
 
 
 def eta_of(phase: JobPhase, left: int, rows_per_second: float | None) -> float | None:

@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from progress.state.backfill_state import BackfillState
-from progress.state.report import Estimates
+from progress.state.estimates import Estimates
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import LawBrokenError

@@ -12,11 +12,11 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from progress.state.backfill_state import BackfillState, RequestKind
-from progress.state.report import Estimates, percent_of
+from progress.state.estimates import Estimates
+from progress.state.report import percent_of
 from progress.store.checkpoint_rows import (
     CHECKPOINT_SCHEMA,
     JOB,
@@ -40,7 +40,7 @@ from progress.store.job_rows import (
 )
 from progress.store.lease import Lease
 from progress.store.state_form import DRIVER, Checkpoint, CommitPoint, StateFolder
-from progress.store.state_table import StateTable, state_errors
+from progress.store.state_table import StateTable, as_schema, rows_where, state_errors
 from vnode_backfill.words.errors import StateError
 from vnode_backfill.words.key_range import SplitPlan
 
@@ -71,7 +71,7 @@ class OwnCheckpoints:
         document, lease = document_of(rows, JOB), document_of(rows, LEASE)
         if document is not None:
             check_version(document)
-        state_rows = rows.filter(pc.not_equal(rows["row"], LEASE))
+        state_rows = rows_where(rows, (kind != LEASE for kind in rows["row"].to_pylist()))
         return Checkpoint(handle, generation, state_rows, None if lease is None else Lease.from_json(lease))
 
     def write(self, handle: DeltaTable | None, rows: pa.Table, lease: Lease, numbered: Mapping[str, int]) -> DeltaTable:
@@ -133,7 +133,7 @@ class CheckpointForm:
         handle = self._jobs.open()
         still_ours()
         rows = self._jobs.read(handle)
-        others = rows.filter(pc.not_equal(rows["id"], record.id)).cast(JOB_SCHEMA)
+        others = as_schema(rows_where(rows, (id_ != record.id for id_ in rows["id"].to_pylist())), JOB_SCHEMA)
         self._jobs.replace(handle, pa.concat_tables([others, record_row(record)]))
 
     def write_plan(self, plan: SplitPlan, generation: int, books: Bookkeeping) -> Bookkeeping:
@@ -160,5 +160,5 @@ class CheckpointForm:
 
 
 def _rows_that_count(rows: pa.Table, books: Bookkeeping) -> pa.Table:
-    writes = pa.array([write for _, write in books.plans], pa.string())
-    return rows.filter(pc.is_in(rows["write"], writes))
+    writes = {write for _, write in books.plans}
+    return rows_where(rows, (write in writes for write in rows["write"].to_pylist()))

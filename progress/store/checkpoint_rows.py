@@ -32,7 +32,6 @@ from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from consume_upstream.log.offset import (
@@ -54,6 +53,7 @@ from progress.state.backfill_state import (
 )
 from progress.store.live_row import LIVE, is_one_row, live_document, vnodes_of_live
 from progress.store.schema_rows import schema_from_text, schema_to_text
+from progress.store.state_table import rows_where
 from vnode_backfill.words.bitmap import VnodeBitmap
 from vnode_backfill.words.epoch import BarrierKind, Epoch
 from vnode_backfill.words.errors import StateError
@@ -188,7 +188,7 @@ def numbers_from_text(text: str) -> frozenset[int]:
 
 
 class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class _StoredIntent(_Stored):
@@ -410,7 +410,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 def _read_vnodes(rows: pa.Table) -> Iterator[VnodeState]:
-    rows = rows.filter(pc.equal(rows["row"], VNODE))
+    rows = rows_where(rows, (kind == VNODE for kind in rows["row"].to_pylist()))
     vnodes = rows["vnode"].to_pylist()
     rows = (rows if vnodes == sorted(vnodes) else rows.sort_by("vnode")).combine_chunks()
     if not rows.num_rows:

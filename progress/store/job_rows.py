@@ -8,16 +8,19 @@ So a driver that died half-way, or one that was overtaken while it planned, leav
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice, starmap
+from operator import attrgetter
 from uuid import uuid4
 
 import pyarrow as pa
 
-from progress.state.report import Estimates
+from progress.state.estimates import Estimates
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import StateError
-from vnode_backfill.words.key_range import PlanRow, SplitPlan, from_rows, to_rows
+from vnode_backfill.words.key_range import PlanRow, SplitPlan, from_rows, rows_of_generation
 from vnode_backfill.words.whole_plan import WholePlan, is_whole_row, whole_plan, whole_row
 
 JOB_SCHEMA = pa.schema(
@@ -49,7 +52,11 @@ PLAN_SCHEMA = pa.schema(
         ("closed", pa.bool_()),
     ]
 )
-ESTIMATE_COLUMNS = ("write", "ordinal", "estimated_rows")
+_RANGE = PLAN_SCHEMA.remove(0)
+"""The columns of a range, in the order of `PlanRow`."""
+_BATCH = 50_000
+"""Ranges that are in memory as rows at the same time, of a plan that may have a million."""
+ESTIMATE_COLUMNS = ("write", "ordinal", "vnode", "estimated_rows")
 PLAIN_VERSIONS = {"parallel": 2, "single": 1}
 """The version of a record by executor, where the target has no deletion vectors."""
 VECTORS_VERSION = 3
@@ -142,21 +149,27 @@ def _refuse_unknown(version: object) -> None:
 
 def plan_rows(plan: SplitPlan, generation: int, write: str) -> pa.Table:
     """The ranges of one generation, under the name of this write."""
-    found = (whole_row(plan),) if isinstance(plan, WholePlan) else to_rows(plan)
-    rows = [row for row in found if row.generation == generation]
-    columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(PlanRow)}
-    return pa.table({"write": [write] * len(rows), **columns}, schema=PLAN_SCHEMA)
+    whole = (row for row in (whole_row(plan),) if row.generation == generation) if isinstance(plan, WholePlan) else None
+    found = whole or rows_of_generation(plan, generation)
+    batches = []
+    while rows := list(islice(found, _BATCH)):
+        columns = (pa.array(map(attrgetter(field.name), rows), field.type) for field in _RANGE)
+        batches.append(pa.record_batch([pa.array([write] * len(rows)), *columns], schema=PLAN_SCHEMA))
+    return pa.Table.from_batches(batches, PLAN_SCHEMA)
 
 
 def plan_from_rows(record: JobRecord, rows: pa.Table) -> SplitPlan:
     """The plan that the given rows, of any number of generations, make up."""
-    names = [field.name for field in fields(PlanRow)]
-    columns = (rows[name].to_pylist() for name in names)
-    stored = [PlanRow(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
-    if len(stored) == 1 and is_whole_row(stored[0]):
-        return whole_plan(record.definition.key, record.vnode_count, stored[0].estimated_rows)
-    return from_rows(record.definition.key_parts, record.vnode_count, stored)
+    if rows.num_rows == 1 and is_whole_row(only := next(_ranges(rows))):
+        return whole_plan(record.definition.key, record.vnode_count, only.estimated_rows)
+    return from_rows(record.definition.key_parts, record.vnode_count, _ranges(rows))
+
+
+def _ranges(rows: pa.Table) -> Iterator[PlanRow]:
+    for batch in rows.select(_RANGE.names).to_batches(max_chunksize=_BATCH):
+        yield from starmap(PlanRow, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
 def estimates_from_rows(rows: pa.Table) -> Estimates:
-    return Estimates(dict(zip(rows["ordinal"].to_pylist(), rows["estimated_rows"].to_pylist(), strict=True)))
+    columns = (rows[name].to_pylist() for name in ("ordinal", "vnode", "estimated_rows"))
+    return Estimates.of_ranges(zip(*columns, strict=True))

@@ -118,7 +118,7 @@ class Heartbeat:
     def expiry(self, generation: int) -> datetime | None:
         """Until when the driver of this generation said last; None if it wrote no heartbeat."""
         with state_errors(f"{self.folder} cannot be read"):
-            held = self._files().read_whole(_name(generation))
+            held = self._files().read_note(_name(generation))
         if held is None:
             return None
         text = held.decode(errors="replace")
@@ -136,7 +136,7 @@ class Heartbeat:
 
 
 class _StoredLease(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     generation: int
     owner: str

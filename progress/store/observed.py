@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from progress.state.report import SET_ASIDE, InHand, JobPhase, Observed, Report, Retry, TableProgress
 from progress.state.target_health import TargetHealth
@@ -48,7 +48,7 @@ class ObservedFile:
         """The same, with what the driver of many tables noted of each of them."""
         try:
             with state_errors(f"{self.folder} cannot be read"):
-                held = self._files().read_whole(self._name)
+                held = self._files().read_note(self._name)
             return None if held is None else _from_json(held)
         except (StateError, ValidationError):
             return None
@@ -123,19 +123,23 @@ def _attempt(act: _Act) -> None:
         _log.warning("what was observed cannot be noted error=%s", error.message)
 
 
-class _StoredRetry(BaseModel):
+class _Noted(BaseModel):
+    model_config = ConfigDict(defer_build=True)
+
+
+class _StoredRetry(_Noted):
     attempt: int
     message: str
 
 
-class _StoredInHand(BaseModel):
+class _StoredInHand(_Noted):
     rows: int = 0
     ranges: int = 0
     captured: int = 0
     merged: int = 0
 
 
-class _StoredTable(BaseModel):
+class _StoredTable(_Noted):
     driven: bool = True
     lag_seconds: float | None = None
     lake_age_seconds: float | None = None
@@ -145,7 +149,7 @@ class _StoredTable(BaseModel):
 class _StoredObserved(BaseModel):
     """A later release may note more; what this one does not know it does not show."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     rows_per_second: float | None = None
     lag_seconds: float | None = None
@@ -157,7 +161,7 @@ class _StoredObserved(BaseModel):
     lengthened_by: str = ""
     throttled_by: str = ""
     retry: _StoredRetry | None = None
-    in_hand: _StoredInHand = _StoredInHand()
+    in_hand: _StoredInHand = Field(default_factory=_StoredInHand)
     task_slots: int | None = None
     tables: dict[str, _StoredTable] = {}
 

@@ -23,7 +23,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from progress.state.backfill_state import BackfillState, Request, RequestKind
-from progress.state.report import AskedRequest, Estimates
+from progress.state.estimates import Estimates
+from progress.state.report import AskedRequest
 from progress.store.checkpoint_form import CheckpointForm
 from progress.store.checkpoint_rows import JOB, Bookkeeping, document_of
 from progress.store.job_rows import JobRecord
@@ -47,6 +48,15 @@ class Loaded:
     plan: SplitPlan
     state: BackfillState
     percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the job is, the id under which requests to it are kept, and who drives it now."""
+
+    record: JobRecord
+    asked_as: str
+    lease: Lease | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +109,14 @@ class StateReader:
     def exists(self) -> bool:
         found = self._form.look()
         return found is not None and document_of(found.rows, JOB) is not None
+
+    def identity(self) -> Identity | None:
+        """What a request needs to know of the job, which is not its plan; None if there is none."""
+        found = self._read()
+        if found is None:
+            return None
+        record, _, books, checkpoint = found
+        return Identity(record, books.asked_as, self.lease_now(checkpoint.lease))
 
     def load(self) -> Loaded | None:
         """The job as its last checkpoint left it, or None if there is none. A driver loads after it has the lease."""

@@ -13,11 +13,11 @@ from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from progress.state.backfill_state import Request, RequestKind, bounded_rate
 from progress.state.report import AskedRequest
+from progress.store.state_table import as_schema, rows_where
 from vnode_backfill.words.bitmap import VnodeBitmap
 from vnode_backfill.words.errors import StateError
 from vnode_backfill.words.key import VnodeId
@@ -44,8 +44,7 @@ def with_requests(rows: pa.Table, asked: Mapping[str, AskedRequest]) -> tuple[pa
 
     The tables of a job of many are asked together, in one write. The more there are, the fewer rows each one keeps.
     """
-    jobs = pa.array(asked, pa.string())
-    kept = [rows.filter(pc.invert(pc.is_in(rows["job"], jobs))).cast(REQUEST_SCHEMA)]
+    kept = [as_schema(rows_where(rows, (job not in asked for job in rows["job"].to_pylist())), REQUEST_SCHEMA)]
     most = _ROWS_KEPT if len(asked) == 1 else _ROWS_KEPT_OF_MANY
     numbers: dict[str, int] = {}
     for job, new in asked.items():
@@ -58,13 +57,13 @@ def with_requests(rows: pa.Table, asked: Mapping[str, AskedRequest]) -> tuple[pa
 
 def read_requests(rows: pa.Table, job: str) -> tuple[AskedRequest, ...]:
     """The requests of one job, oldest first; rows of a job of the same name that was dropped are not its own."""
-    own = rows.filter(pc.equal(rows["job"], job)) if rows.num_rows else rows
+    own = rows_where(rows, (each == job for each in rows["job"].to_pylist()))
     found = [_from_row(row["id"], row["document"], row) for row in own.to_pylist()]
     return tuple(sorted(found, key=lambda each: each.request.id))
 
 
 class _StoredRequest(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     kind: RequestKind
     workers: int

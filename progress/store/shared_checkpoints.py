@@ -26,18 +26,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from threading import RLock
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from progress.state.parked import ParkedDocument
 from progress.store.checkpoint_rows import CHECKPOINT_SCHEMA, LEASE, TABLE, document_of, document_row
 from progress.store.lease import Lease
 from progress.store.state_form import DRIVER, Checkpoint, StateFolder
-from progress.store.state_table import StateTable, state_errors
+from progress.store.state_table import StateTable, as_schema, state_errors
 from vnode_backfill.words.errors import BackfillError, FencedError, LawBrokenError, OvertakenError, StateError
 
 if TYPE_CHECKING:
@@ -303,9 +303,10 @@ class SharedCheckpoints:
                 f"job {self._job!r} is a job of one table",
                 hint="Keep `mysql.database` and `mysql.table`, or give the job of many tables another name.",
             )
-        rows = rows.select(SHARED_SCHEMA.names).cast(SHARED_SCHEMA).sort_by(TABLE)
+        rows = _in_stretches(as_schema(rows.select(SHARED_SCHEMA.names), SHARED_SCHEMA))
         lease, parked = document_of(rows, LEASE), document_of(rows, PARKED)
-        tables = {name: rows.slice(first, count) for name, first, count in _stretches(rows) if name is not None}
+        stretches = sorted((name, first, count) for name, first, count in _stretches(rows) if name is not None)
+        tables = {name: rows.slice(first, count) for name, first, count in stretches}
         return _Content(
             handle,
             generation,
@@ -400,13 +401,19 @@ def _prepared(
 
 
 def _stretches(rows: pa.Table) -> list[tuple[str | None, int, int]]:
-    """Per table the place of its first row, and how many it has, of rows in the order of tables."""
-    runs = pc.run_end_encode(rows[TABLE].combine_chunks())
-    runs = runs.combine_chunks() if isinstance(runs, pa.ChunkedArray) else runs
-    ends = runs.run_ends.to_pylist()
-    return [
-        (name, first, end - first) for name, first, end in zip(runs.values.to_pylist(), [0, *ends], ends, strict=False)
-    ]
+    """Per stretch of rows of one table: its name, the place of its first row, and how many there are."""
+    found, first = [], 0
+    for name, group in groupby(rows[TABLE].to_pylist()):
+        count = sum(1 for _ in group)
+        found.append((name, first, count))
+        first += count
+    return found
+
+
+def _in_stretches(rows: pa.Table) -> pa.Table:
+    """The rows with those of each table together, as they are written; a reader may give them in another order."""
+    names = [name for name, _, _ in _stretches(rows)]
+    return rows if len(names) == len(set(names)) else rows.sort_by(TABLE)
 
 
 def _marked(rows: pa.Table, name: str | None) -> pa.Table:

@@ -18,8 +18,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from progress.state.backfill_state import BackfillState, RequestKind
+from progress.state.estimates import Estimates
 from progress.state.parked import ParkedDocument, may_rest, moved_on
-from progress.state.report import Estimates
 from progress.store.checkpoint_rows import Bookkeeping, from_rows
 from progress.store.job_rows import JobRecord
 from progress.store.lease import Lease

@@ -16,9 +16,10 @@ finish.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 
 import pyarrow as pa
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
@@ -74,11 +75,15 @@ class StateTable:
                 return None
 
     def read(self, handle: DeltaTable | None, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows at the handle's version; none without a table."""
+        """The rows at the handle's version, in any order; none without a table."""
         if handle is None:
             return self.schema.empty_table()
         with state_errors(f"{self.uri} cannot be read"):
-            return handle.to_pyarrow_table(columns=None if columns is None else list(columns))
+            stored = pa.schema(handle.schema().to_arrow())
+            names = stored.names if columns is None else list(columns)
+            asked = pa.schema([stored.field(name) for name in names])
+            # The library's own reader needs nothing of pyarrow that a command would have to load first.
+            return pa.RecordBatchReader.from_stream(handle.scan(columns=names), schema=asked).read_all()
 
     def replace(
         self, handle: DeltaTable | None, rows: pa.Table, transactions: Mapping[str, int] | None = None
@@ -167,6 +172,24 @@ class StateTable:
             if self.open() is not None:
                 raise OvertakenError(str(error)) from error
             raise
+
+
+def rows_where(rows: pa.Table, kept: Iterable[bool]) -> pa.Table:
+    """The rows that are kept, one answer per row. Most tables have few stretches of them, which are not copied.
+
+    pyarrow would do it by `pyarrow.compute`, which takes longer to load than a command should take.
+    """
+    stretches, first = [], 0
+    for keep, group in groupby(kept):
+        count = sum(1 for _ in group)
+        stretches += [rows.slice(first, count)] if keep else []
+        first += count
+    return pa.concat_tables(stretches) if stretches else rows.slice(0, 0)
+
+
+def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with exactly this schema; they are converted only if theirs is another one."""
+    return rows if rows.schema.equals(schema) else rows.cast(schema)
 
 
 @contextmanager

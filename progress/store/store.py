@@ -29,7 +29,7 @@ from progress.store.checkpoint_form import CheckpointForm
 from progress.store.checkpoint_rows import CHECKPOINT_SCHEMA, Bookkeeping, from_rows, to_rows
 from progress.store.job_rows import JobRecord
 from progress.store.lease import Lease, Process
-from progress.store.reader import Loaded, Snapshot, StateReader, folder_name
+from progress.store.reader import Identity, Loaded, Snapshot, StateReader, folder_name
 from progress.store.request_rows import read_requests
 from progress.store.state_form import DRIVER, Checkpoint, MakeForm
 from progress.store.state_table import DEFAULT_RETENTION, Retention
@@ -37,6 +37,7 @@ from vnode_backfill.words.errors import FencedError, LawBrokenError, OvertakenEr
 from vnode_backfill.words.key_range import SplitPlan
 
 __all__ = [
+    "Identity",
     "JobRecord",
     "Lease",
     "Loaded",

@@ -130,7 +130,7 @@ def record_from_json(text: str) -> JobRecord:
 
 
 class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class _StoredIntent(_Stored):

@@ -16,7 +16,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from progress.state.backfill_state import BackfillState, RequestKind
-from progress.state.report import Estimates, percent_of
+from progress.state.estimates import Estimates
+from progress.state.report import percent_of
 from progress.state.walk_state import Walk, rows_left, shown, walk_plan_of
 from progress.store.checkpoint_rows import CHECKPOINT_SCHEMA, Bookkeeping, document_of, document_row, from_rows, to_rows
 from progress.store.job_rows import JobRecord

@@ -11,9 +11,8 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
@@ -24,13 +23,15 @@ from vnode_backfill.words.errors import BackfillError, ConfigError
 if TYPE_CHECKING:
     from vnode_backfill.config.job import Config
 
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command and end the process with its exit code.
 
     The process ends at once: native threads of the table library were seen to abort a normal interpreter exit.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = _parsed(sys.argv[1:] if argv is None else argv)
     if arguments.command in _AT_ONCE:
         sys.meta_path.insert(0, _WithoutPandas())
         # To look for plugins of pydantic is to read what every installed package says of itself.
@@ -44,10 +45,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def execute(argv: Sequence[str]) -> int:
     """Run a command and return its exit code."""
-    return _end_code(_parser().parse_args(argv))
+    return _end_code(_parsed(argv))
 
 
-class _WithoutPandas(MetaPathFinder):
+class _WithoutPandas:
     """Hides pandas from pyarrow.
 
     It would load pandas only to ask whether our lists are pandas' own, in a third of a second.
@@ -200,7 +201,13 @@ def _face(arguments: argparse.Namespace) -> str:
     return "quiet" if arguments.quiet else "terminal"
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+    return _parser(argv[0] if argv else "").parse_args(argv)
+
+
+def _parser(command: str = "") -> argparse.ArgumentParser:
+    """What reads the command line. Where the command is known, others are left out: to make them all takes longer than
+    to look at a job."""
     parser = argparse.ArgumentParser(
         prog="vnode-backfill", description="Copy a live MySQL or MariaDB table into Delta Lake and keep it in step."
     )
@@ -218,29 +225,51 @@ def _parser() -> argparse.ArgumentParser:
         "--table", action="append", default=[], metavar="NAME",
         help="only this table of a job of many, as shop.orders or 'shop.o*'; repeatable",
     )  # fmt: skip
-    plan = commands.add_parser(
-        "plan", parents=[common, as_json, spark, tables], help="check the source, cut its tables; writes nothing"
+    groups: tuple[tuple[set[str], Callable[[], None]], ...] = (
+        ({"plan"}, lambda: _add_plan(commands, common, as_json, spark, tables)),
+        ({"status", "cut"}, lambda: _add_looks(commands, common, as_json, tables)),
+        ({"tables"}, lambda: _add_tables(commands, as_json)),
+        ({"verify", "handoff"}, lambda: _add_checks(commands, common, as_json, spark, tables)),
+        ({"run"}, lambda: _add_run(commands, common, spark)),
+        ({"compact", "upgrade"}, lambda: _add_upkeep(commands, common, tables)),
+        (_REQUESTS, lambda: _add_requests(commands, common, tables)),
     )
+    known = any(command in names for names, _ in groups)
+    for names, add in groups:
+        if command in names or not known:
+            add()
+    return parser
+
+
+def _add_plan(commands: Commands, *common: argparse.ArgumentParser) -> None:
+    plan = commands.add_parser("plan", parents=common, help="check the source, cut its tables; writes nothing")
     plan.add_argument("--strict", action="store_true", help="exit code 2 also if only one of many tables is refused")
+
+
+def _add_looks(
+    commands: Commands,
+    common: argparse.ArgumentParser,
+    as_json: argparse.ArgumentParser,
+    tables: argparse.ArgumentParser,
+) -> None:
     status = commands.add_parser("status", parents=[common, as_json, tables], help="how far the job is")
     status.add_argument("--per-vnode", action="store_true", help="list every vnode")
     status.add_argument("--watch", action="store_true", help="show it again every second until interrupted")
     commands.add_parser(
         "cut", parents=[common, as_json], help="one offset, and the version of each of many targets there"
     )
-    _add_tables(commands.add_parser("tables", parents=[as_json], help="list, add and remove tables of a job"))
-    commands.add_parser("verify", parents=[common, as_json, spark, tables], help="compare source and target row by row")
+
+
+def _add_checks(commands: Commands, common: argparse.ArgumentParser, *others: argparse.ArgumentParser) -> None:
+    commands.add_parser("verify", parents=[common, *others], help="compare source and target row by row")
     handoff = commands.add_parser("handoff", parents=[common], help="where a job of startup_mode snapshot has ended")
     handoff.add_argument(
         "--follow", type=Path, metavar="cdc.yaml", help="check that the job of this file can take over, before one runs"
     )
-    _add_run(commands.add_parser("run", parents=[common, spark], help="create the job and run it, or continue it"))
-    _add_upkeep(commands, common, tables)
-    _add_requests(commands, common, tables)
-    return parser
 
 
-def _add_tables(tables: argparse.ArgumentParser) -> None:
+def _add_tables(commands: Commands, as_json: argparse.ArgumentParser) -> None:
+    tables = commands.add_parser("tables", parents=[as_json], help="list, add and remove tables of a job")
     later = argparse.ArgumentParser(add_help=False)
     # The file may be named before the change or after it: what is left out after it does not count.
     for parser, without in ((tables, None), (later, argparse.SUPPRESS)):
@@ -253,9 +282,7 @@ def _add_tables(tables: argparse.ArgumentParser) -> None:
     changes.add_parser("remove", parents=[later], help="no longer copy these; their targets and states stay")
 
 
-def _add_upkeep(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], *common: argparse.ArgumentParser
-) -> None:
+def _add_upkeep(commands: Commands, *common: argparse.ArgumentParser) -> None:
     compact = commands.add_parser(
         "compact", parents=common, help="join small files of the target in key order and delete old ones",
         description="Join small files of a Delta target, neighbours in key order, up to sink.delta.target_file_size, "
@@ -275,9 +302,7 @@ def _add_upkeep(
     upgrade.add_argument("--merge", required=True, choices=("vectors", "rewrite"), help="how rows are changed then")
 
 
-def _add_requests(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], *common: argparse.ArgumentParser
-) -> None:
+def _add_requests(commands: Commands, *common: argparse.ArgumentParser) -> None:
     rescale = commands.add_parser("rescale", parents=common, help="spread the vnodes over other workers")
     how = rescale.add_mutually_exclusive_group(required=True)
     how.add_argument("--workers", type=int, help="so many, as few vnodes moved as possible")
@@ -309,7 +334,8 @@ def _add_requests(
     commands.add_parser("drop", parents=common, help="remove a job's state and buffer, never its target")
 
 
-def _add_run(run: argparse.ArgumentParser) -> None:
+def _add_run(commands: Commands, *common: argparse.ArgumentParser) -> None:
+    run = commands.add_parser("run", parents=common, help="create the job and run it, or continue it")
     run.add_argument("--vnodes", type=int, help="how many vnodes a new job has (1 to 32768; fixed afterwards)")
     run.add_argument("--workers", type=int, help="how many Spark partitions share the vnodes")
     run.add_argument("--until", choices=("live", "stopped"), default="stopped", help="when to end (default: stopped)")

@@ -16,12 +16,9 @@ from datetime import timedelta
 
 from progress.state.backfill_state import MOST_ROWS_PER_SECOND, Phase, Request, RequestKind
 from progress.state.report import JobPhase, Report
-from progress.store.store import Loaded, StateStore
-from vnode_backfill.commands.planned_job import drop_plans
+from progress.store.store import Identity, Loaded, StateStore
 from vnode_backfill.commands.status import find_report, read_report
-from vnode_backfill.commands.stored_job import stored_job
-from vnode_backfill.commands.tables.asked import check_one_table
-from vnode_backfill.commands.tables.requests import ask_tables, asked_vnode_counts, drop_tables, wait_for_tables
+from vnode_backfill.commands.stored_job import stored_identity, stored_job
 from vnode_backfill.config.job import Config
 from vnode_backfill.config.values import reveal
 from vnode_backfill.delta.storage import Storage
@@ -84,7 +81,7 @@ def stop(config: Config, *, only: Sequence[str] = ()) -> int:
 
     Of some tables of a job of many: they stop, and the driver continues with the others.
     """
-    if not config.many and writable_job(config)[0].current_lease() is None:
+    if not config.many and _writable_identity(config)[1].lease is None:
         raise StateError(f"nobody drives job {config.job} now, so there is nothing to stop")
     return _ask(config, only, Request(0, RequestKind.STOP), "everything captured is applied first")
 
@@ -92,15 +89,19 @@ def stop(config: Config, *, only: Sequence[str] = ()) -> int:
 def drop(config: Config, *, only: Sequence[str] = (), say: Callable[[str], None] = print) -> int:
     """Remove a job's state and buffer, or its unfinished plan, after naming what goes. The target is never touched."""
     if config.many:
+        from vnode_backfill.commands.tables.requests import drop_tables
+
         return drop_tables(config, only, say=say)
-    check_one_table(config, only)
+    from vnode_backfill.commands.planned_job import drop_plans
+
+    _check_one_table(config, only)
     if drop_plans(config, say=say) and not state_store(config).exists():
         return 0
-    store, loaded = writable_job(config)
+    store, identity = _writable_identity(config)
     buffer = buffer_path(config)
     say(f"removing the state of job {config.job} in {store.folder}")
     say(f"removing its buffer in {buffer}")
-    say(f"the target {loaded.record.sink} stays as it is")
+    say(f"the target {identity.record.sink} stays as it is")
     store.drop(owner())
     # A migration that was killed may have left the job's older state behind; alone, it would count again.
     older = state_store(config)
@@ -117,8 +118,10 @@ def wait(config: Config, *, timeout: timedelta | None, pause_seconds: float = 1.
     ever: without a timeout a mistyped name must not hang.
     """
     if config.many:
+        from vnode_backfill.commands.tables.requests import wait_for_tables
+
         return wait_for_tables(config, only, timeout=timeout, pause_seconds=pause_seconds)
-    check_one_table(config, only)
+    _check_one_table(config, only)
     ends = None if timeout is None else time.monotonic() + timeout.total_seconds()
     while ends is not None and time.monotonic() < ends:
         report = find_report(config)
@@ -149,6 +152,20 @@ def writable_job(config: Config) -> tuple[StateStore, Loaded]:
     return found
 
 
+def _writable_identity(config: Config) -> tuple[StateStore, Identity]:
+    """The same, without its plan, which may be large."""
+    found = stored_identity(config)
+    check_state_writable(config)
+    return found
+
+
+def _check_one_table(config: Config, only: Sequence[str]) -> None:
+    if only:
+        from vnode_backfill.commands.tables.asked import check_one_table
+
+        check_one_table(config, only)
+
+
 def _warn_of_slots(config: Config, workers: int) -> None:
     """More workers than the running session has room for are not an error: they take turns.
 
@@ -168,25 +185,36 @@ def _warn_of_slots(config: Config, workers: int) -> None:
 def _ask(config: Config, only: Sequence[str], request: Request | Callable[[int], Request], what: str) -> int:
     """Ask the job, or the tables of it that --table means."""
     if config.many:
+        from vnode_backfill.commands.tables.requests import ask_tables
+
         return ask_tables(config, only, request, what)
-    check_one_table(config, only)
-    store, loaded = writable_job(config)
-    return ask(store, request if isinstance(request, Request) else request(loaded.record.vnode_count), what)
+    _check_one_table(config, only)
+    store, identity = _writable_identity(config)
+    made = request if isinstance(request, Request) else request(identity.record.vnode_count)
+    store.check_possible(made.kind)
+    numbers = store.append_requests({identity.asked_as: made}, owner(), socket.gethostname())
+    return _asked(numbers[identity.asked_as], made, what, driven=identity.lease is not None)
 
 
 def _vnode_counts(config: Config, only: Sequence[str]) -> Sequence[int]:
     """How many vnodes the job, or each table that is meant, has; refused where one executor cannot be rescaled."""
     if config.many:
+        from vnode_backfill.commands.tables.requests import asked_vnode_counts
+
         return tuple(asked_vnode_counts(config, only).values())
-    check_one_table(config, only)
-    store, loaded = writable_job(config)
+    _check_one_table(config, only)
+    store, identity = _writable_identity(config)
     store.check_possible(RequestKind.RESCALE)
-    return (loaded.record.vnode_count,)
+    return (identity.record.vnode_count,)
 
 
 def ask(store: StateStore, request: Request, what: str) -> int:
     number = store.append_request(request, owner(), socket.gethostname())
-    when = "at the next barrier" if store.current_lease() else "when the job is run again"
+    return _asked(number, request, what, driven=store.current_lease() is not None)
+
+
+def _asked(number: int, request: Request, what: str, *, driven: bool) -> int:
+    when = "at the next barrier" if driven else "when the job is run again"
     print(f"request {number}: {request.kind} ({what}), {when}")
     return 0
 

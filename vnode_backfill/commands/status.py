@@ -9,12 +9,10 @@ from dataclasses import replace
 from progress.state.report import Observed, Report, Subject, report_of
 from progress.store.lease import Lease
 from progress.store.observed import ObservedFile
-from vnode_backfill.commands.planned_job import find_planning_report
-from vnode_backfill.commands.tables.asked import check_one_table, no_such_job
-from vnode_backfill.commands.tables.status import find_tables_report
+from progress.store.store import StateStore
 from vnode_backfill.config.job import Config
 from vnode_backfill.config.values import reveal
-from vnode_backfill.job.open.locations import state_folder, state_store
+from vnode_backfill.job.open.locations import ask_state, state_folder
 
 
 def status(config: Config, *, as_json: bool, per_vnode: bool, watch: bool, only: Sequence[str] = ()) -> int:
@@ -42,17 +40,27 @@ def read_report(config: Config, only: Sequence[str] = ()) -> Report:
     """The newest report; raises if there is no such job."""
     report = find_report(config, only)
     if report is None:
+        from vnode_backfill.commands.tables.asked import no_such_job
+
         raise no_such_job(config)
     return report
 
 
 def find_report(config: Config, only: Sequence[str] = ()) -> Report | None:
     """The newest report, also on a job whose plan is still being made; None if there is no such job."""
+    # What a job of many tables needs is loaded for such a job only: every import delays the answer.
     if config.many:
+        from vnode_backfill.commands.tables.status import find_tables_report
+
         return find_tables_report(config, only)
-    check_one_table(config, only)
-    found = state_store(config).status_snapshot()
+    if only:
+        from vnode_backfill.commands.tables.asked import check_one_table
+
+        check_one_table(config, only)
+    _, found = ask_state(config, StateStore.status_snapshot)
     if found is None:
+        from vnode_backfill.commands.planned_job import find_planning_report
+
         return find_planning_report(config)
     record, lease = found.record, found.lease
     subject = Subject(record.name, f"{record.database}.{record.table}", record.sink)

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from progress.store.store import Loaded, StateStore
+from progress.store.store import Identity, Loaded, StateStore
 from vnode_backfill.config.job import Config
-from vnode_backfill.job.open.locations import state_store
+from vnode_backfill.job.open.locations import ask_state, state_store
 from vnode_backfill.job.open.writable import check_state_readable
-from vnode_backfill.job.tables.parts import tables_store
 from vnode_backfill.words.errors import StateError
 
 
 def stored_job(config: Config) -> tuple[StateStore, Loaded]:
     """The job's store and what it holds; raises if there is no such job, or if this account may not look."""
-    store = state_store(config)
-    loaded = store.load()
+    store, loaded = ask_state(config, StateStore.load)
     if loaded is None:
-        check_state_readable(config)
-        raise StateError(f"there is no job {config.job} in {config.state.path}", hint="Check job and state.path.")
+        raise _no_job(config)
     return store, loaded
+
+
+def stored_identity(config: Config) -> tuple[StateStore, Identity]:
+    """The same, without the state and the plan, which may be large."""
+    store, identity = ask_state(config, StateStore.identity)
+    if identity is None:
+        raise _no_job(config)
+    return store, identity
+
+
+def _no_job(config: Config) -> StateError:
+    check_state_readable(config)
+    return StateError(f"there is no job {config.job} in {config.state.path}", hint="Check job and state.path.")
 
 
 def with_room_for_workers(config: Config) -> Config:
     """The configuration by which a session is sized: a job that was rescaled has more workers than its file says."""
     if config.many:
+        from vnode_backfill.job.tables.parts import tables_store
+
         shown = tables_store(config).shown(lambda names: names)
         workers = max((len(each.state.assignment) for each in shown.tables.values()), default=0) if shown else 0
     else:

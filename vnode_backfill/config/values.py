@@ -238,7 +238,10 @@ def reveal(options: Mapping[str, SecretStr]) -> dict[str, str]:
 class Section(BaseModel):
     """A part of the file: frozen, no unknown keys, and a key without a value counts as not written."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
+    # A section is checked as part of the whole file: a checker of its own would be made for nothing.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False, defer_build=True
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -72,8 +72,10 @@ def may_go_live(vnode: VnodeState, intent: Intent, cut: FoundStatement | None = 
     It does where the high watermark of the vnode's last read is at or below the merge bound: the buffer then holds the
     vnode's whole window. A vnode that is live already may merge again for the same reason.
     """
+    if vnode.complete is None:
+        return False
     wait = 1 if merges_own_slice(intent) and cut is None else 2
-    return vnode.complete is not None and vnode.complete + wait <= intent.epoch
+    return vnode.complete + wait <= intent.epoch
 
 
 def merging_vnodes(state: BackfillState, intent: Intent, cut: FoundStatement | None = None) -> tuple[VnodeState, ...]:
@@ -82,11 +84,12 @@ def merging_vnodes(state: BackfillState, intent: Intent, cut: FoundStatement | N
     A vnode may be beyond the bound while the sink follows a statement that emptied the table: it waits.
     """
     bound = merge_bound(state, intent, cut)
-    return tuple(
-        v
-        for v in state.vnodes
-        if may_go_live(v, intent, cut) and v.applied <= bound and (v.applied < bound or v.phase is not Phase.LIVE)
-    )
+    found = tuple(v for v in state.vnodes if may_go_live(v, intent, cut))
+    # Vnodes that were merged together share one offset, and there may be very many of them.
+    applied = {id(v.applied): v.applied for v in found}
+    reached = {place for place, offset in applied.items() if offset <= bound}
+    behind = {place for place in reached if applied[place] < bound}
+    return tuple(v for v in found if id(v.applied) in (reached if v.phase is not Phase.LIVE else behind))
 
 
 def sink_may_change(state: BackfillState) -> bool:
@@ -103,6 +106,7 @@ def next_intent(state: BackfillState, plan: SplitPlan, sample: Sample, *, drain:
     epoch = Epoch(state.epoch + 1)
     kind = BarrierKind.SYNC_CHECKPOINT if drain else BarrierKind.CHECKPOINT
     reading = state.controls.reading and not drain and not sample.hold and state.schema.pending is None
+    reading = reading and not state.backfill_finished
     lanes = tuple(
         lane_ranges(state, plan, bitmap, sample.rows_per_worker) if reading else () for bitmap in state.assignment
     )

@@ -18,17 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-import obstore
 import pyarrow as pa
-import pyarrow.fs as pafs
 from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError
-from deltalake.fs import DeltaStorageHandler
 
-from vnode_backfill.delta.object_store import open_local, open_remote, told_as_system_errors
 from vnode_backfill.words.errors import SinkError, SinkUnavailableError
 
 if TYPE_CHECKING:
+    import pyarrow.fs as pafs
     from obstore.store import ObjectStore
+
+# The libraries of stores are loaded where they are used: commands that answer at once look at a local folder only.
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
@@ -62,6 +61,9 @@ class Storage:
 
     def filesystem(self) -> pafs.FileSystem:
         """The folder as the root of a file system: pyarrow's if it is local, else the one that reads the Delta log."""
+        import pyarrow.fs as pafs
+        from deltalake.fs import DeltaStorageHandler
+
         local = local_path(self.path)
         if local is not None:
             return pafs.SubTreeFileSystem(str(local.absolute()), pafs.LocalFileSystem())
@@ -78,6 +80,8 @@ class Storage:
 
     def write_whole(self, name: str, data: bytes) -> None:
         """Write one small file, whole or not at all. A second call writes over the first one's."""
+        import obstore
+
         self.make_folder()
         with self._store() as store:
             obstore.put(store, name, data)
@@ -87,6 +91,8 @@ class Storage:
 
         Demands the folder. Any other error leaves it open whether the file was written.
         """
+        import obstore
+
         with self._store() as store:
             return obstore.put(store, name, data, mode="create").get("e_tag")
 
@@ -95,8 +101,20 @@ class Storage:
         held = self.read_tagged(name)
         return None if held is None else held.data
 
+    def read_note(self, name: str) -> bytes | None:
+        """The same, of a local folder without the library of stores: nothing but the content is asked for."""
+        local = local_path(self.path)
+        if local is None:
+            return self.read_whole(name)
+        try:
+            return (local / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def read_tagged(self, name: str) -> Content | None:
         """The content of one small file with its tag; None if there is no such file."""
+        import obstore
+
         try:
             with self._store() as store:
                 found = obstore.get(store, name)
@@ -106,6 +124,8 @@ class Storage:
 
     def tag_of(self, name: str) -> str | None:
         """The tag of a file; None if there is no such file."""
+        import obstore
+
         try:
             with self._store() as store:
                 return obstore.head(store, name).get("e_tag")
@@ -114,6 +134,8 @@ class Storage:
 
     def modified(self, name: str) -> datetime | None:
         """When a file was written; None if there is no such file."""
+        import obstore
+
         try:
             with self._store() as store:
                 return obstore.head(store, name)["last_modified"]
@@ -122,6 +144,8 @@ class Storage:
 
     def size_of(self, name: str) -> int:
         """How many bytes a file has; 0 if there is no such file."""
+        import obstore
+
         try:
             with self._store() as store:
                 return obstore.head(store, name)["size"]
@@ -130,11 +154,15 @@ class Storage:
 
     def remove_file(self, name: str) -> None:
         """Delete one file; a file that is not there counts as deleted."""
+        import obstore
+
         with suppress(FileNotFoundError), self._store() as store:
             obstore.delete(store, name)
 
     def list_names(self, folder: str, after: str = "") -> list[str]:
         """The names in a folder that sort behind `after`, in order; files of folders below may be among them."""
+        import obstore
+
         local = local_path(self.path)
         if local is not None:
             try:
@@ -147,6 +175,8 @@ class Storage:
 
     def list_folders(self, folder: str) -> list[str]:
         """The names of the folders in a folder, in order; none if it is not there."""
+        import obstore
+
         local = local_path(self.path)
         if local is not None:
             try:
@@ -160,6 +190,8 @@ class Storage:
     def list_files(self, without: str) -> list[StoredFile]:
         """Every file below the folder, but not those of the folder `without` in it. Links are neither followed nor
         named."""
+        import obstore
+
         local = local_path(self.path)
         if local is not None:
             return list(_local_files(local, local / without))
@@ -171,6 +203,8 @@ class Storage:
 
     def remove(self) -> None:
         """Delete the folder and all that is in it; a folder that is not there counts as deleted."""
+        import pyarrow.fs as pafs
+
         local = local_path(self.path)
         if local is not None:
             shutil.rmtree(local, ignore_errors=True)
@@ -183,6 +217,8 @@ class Storage:
     @contextmanager
     def _store(self) -> Iterator[ObjectStore]:
         """The store. What it says inside becomes an `OSError`."""
+        from vnode_backfill.delta.object_store import open_local, open_remote, told_as_system_errors
+
         local = local_path(self.path)
         if local is not None and not local.exists():
             raise FileNotFoundError(f"there is no folder {local}")

@@ -19,9 +19,11 @@ from pathlib import Path
 from vnode_backfill.spark.early_daemon import hand_over, waiting
 
 PRELOADED = (
+    "deltalake.fs",
     "consume_upstream.executor",
     "consume_upstream.mysql.table",
     "consume_upstream.mysql.rows.result_rows",
+    "vnode_backfill.delta.object_store",
     "vnode_backfill.merge.merge_epoch",
     "vnode_backfill.snapshot.vnode_stream",
     "vnode_backfill.sinks.delta.sink",

@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -155,7 +155,8 @@ class SplitPlan:
     def vnodes_of_ordinals(self, ordinals: Iterable[int]) -> dict[int, VnodeId]:
         """The vnodes of those of these ranges that the plan has."""
         vnodes = self._index.vnode_by_ordinal
-        found = ((ordinal, int(vnodes[ordinal])) for ordinal in ordinals if ordinal < len(vnodes))
+        known = [ordinal for ordinal in ordinals if ordinal < len(vnodes)]
+        found = zip(known, vnodes[np.array(known, dtype=np.int64)].tolist(), strict=True)
         return {ordinal: VnodeId(vnode) for ordinal, vnode in found if vnode >= 0}
 
     def at(self, generation: int) -> SplitPlan:
@@ -208,12 +209,17 @@ class PlanRow:
 
 def to_rows(plan: SplitPlan) -> tuple[PlanRow, ...]:
     """The plan's ranges as rows, in key order."""
-    return tuple(_to_row(planned) for planned in plan.ranges)
+    return tuple(_to_rows(plan.ranges))
+
+
+def rows_of_generation(plan: SplitPlan, generation: int) -> Iterator[PlanRow]:
+    """The ranges of one generation as rows, in key order."""
+    return _to_rows(planned for planned in plan.ranges if planned.generation == generation)
 
 
 def from_rows(parts: Sequence[KeyPart], vnode_count: int, rows: Iterable[PlanRow]) -> SplitPlan:
     """The plan that `to_rows` turned into these rows, which may come in any order."""
-    planned = sorted((_from_row(row) for row in rows), key=_low_order)
+    planned = sorted(_from_rows(rows), key=_low_order)
     for each in planned:
         vnode = _vnode_of_range(parts, each.range, vnode_count)
         if vnode != each.vnode:
@@ -292,29 +298,28 @@ class _Index:
 
 
 def _search(parts: Sequence[KeyPart], ranges: Sequence[PlannedRange]) -> _Search:
-    bounds = [_bounds(planned) for planned in ranges]
+    lows = [_low_order(planned) for planned in ranges]
+    highs = [_bounds(planned)[1].order for planned in ranges]
     width = 8 * len(parts)
-    if any(len(bound.order) != width for pair in bounds for bound in pair):
+    if {*map(len, lows), *map(len, highs)} - {width}:
         raise LawBrokenError(f"a bound of a key of {len(parts)} numbers is not ordered by {width} bytes")
     return _Search(
-        lows=_order_array([low.order for low, _ in bounds], width),
-        highs=_order_array([high.order for _, high in bounds], width),
+        lows=_order_array(lows, width),
+        highs=_order_array(highs, width),
         closed=np.array([planned.range.closed for planned in ranges], dtype=np.bool_),
     )
 
 
 def _order_array(orders: list[bytes], width: int) -> npt.NDArray[np.generic]:
     if width == 8:
-        return np.array([int.from_bytes(order, "big") for order in orders], dtype=np.uint64)
+        return np.frombuffer(b"".join(orders), dtype=">u8").astype(np.uint64)
     return np.array(orders, dtype=f"S{width}")
 
 
-def _tiles(bounds: Bounds, *, closed: bool) -> list[tuple[KeyRange, int]]:
+def _tiles(bounds: Bounds, *, closed: bool) -> Iterator[tuple[KeyRange, int]]:
     last = len(bounds) - 2
-    return [
-        (KeyRange(low, high, closed=closed and position == last), rows)
-        for position, ((low, rows), (high, _)) in enumerate(pairwise(bounds))
-    ]
+    for position, ((low, rows), (high, _)) in enumerate(pairwise(bounds)):
+        yield KeyRange(low, high, closed=closed and position == last), rows
 
 
 def _vnode_of_range(parts: Sequence[KeyPart], key_range: KeyRange, vnode_count: int) -> VnodeId:
@@ -324,18 +329,18 @@ def _vnode_of_range(parts: Sequence[KeyPart], key_range: KeyRange, vnode_count: 
 
 
 def _check_ranges(ranges: Sequence[PlannedRange], vnode_count: int) -> None:
-    for planned in ranges:
-        low, high = _bounds(planned)
+    lows = [_low_order(planned) for planned in ranges]
+    highs = [_bounds(planned)[1].order for planned in ranges]
+    for planned, low, high in zip(ranges, lows, highs, strict=True):
         if not (low < high or (low == high and planned.range.closed)):
             raise LawBrokenError(f"planned range is empty: {_shown(planned)}")
         if not 0 <= planned.vnode < vnode_count:
             raise LawBrokenError(f"planned range is in vnode {planned.vnode} of {vnode_count}: {_shown(planned)}")
-    for before, after in pairwise(ranges):
-        end, start = _bounds(before)[1], _bounds(after)[0]
+    for (before, after), end, start in zip(pairwise(ranges), highs, lows[1:], strict=False):
         if end > start or (end == start and before.range.closed):
             raise LawBrokenError(f"planned ranges overlap or are unsorted: {_shown(before)} and {_shown(after)}")
     for before, after in pairwise([planned for planned in ranges if planned.generation == 0]):
-        if before.range.high != after.range.low:
+        if before.range.high is not after.range.low and before.range.high != after.range.low:
             raise LawBrokenError(f"the first plan leaves a gap: {_shown(before)} and {_shown(after)}")
     if len({planned.ordinal for planned in ranges}) != len(ranges):
         raise LawBrokenError("an ordinal of the plan was used twice")
@@ -357,26 +362,35 @@ def _shown(planned: PlannedRange) -> str:
     return f"#{planned.ordinal} [{low.key!r}, {high.key!r}{']' if planned.range.closed else ')'}"
 
 
-def _to_row(planned: PlannedRange) -> PlanRow:
-    low, high = _bounds(planned)
-    return PlanRow(
-        ordinal=planned.ordinal,
-        generation=planned.generation,
-        vnode=planned.vnode,
-        estimated_rows=planned.estimated_rows,
-        low_key=key_to_text(low.key),
-        low_order=low.order,
-        high_key=key_to_text(high.key),
-        high_order=high.order,
-        closed=planned.range.closed,
-    )
+def _to_rows(ranges: Iterable[PlannedRange]) -> Iterator[PlanRow]:
+    """A range begins where the one before it ends: its text need not be made twice."""
+    end, end_text = None, ""
+    for planned in ranges:
+        low, high = _bounds(planned)
+        text = end_text if low is end else key_to_text(low.key)
+        end, end_text = high, key_to_text(high.key)
+        yield PlanRow(
+            ordinal=planned.ordinal,
+            generation=planned.generation,
+            vnode=planned.vnode,
+            estimated_rows=planned.estimated_rows,
+            low_key=text,
+            low_order=low.order,
+            high_key=end_text,
+            high_order=high.order,
+            closed=planned.range.closed,
+        )
 
 
-def _from_row(row: PlanRow) -> PlannedRange:
-    low = Bound(key_from_text(row.low_key), row.low_order)
-    high = Bound(key_from_text(row.high_key), row.high_order)
-    key_range = KeyRange(low, high, closed=row.closed)
-    return PlannedRange(row.ordinal, key_range, VnodeId(row.vnode), row.estimated_rows, row.generation)
+def _from_rows(rows: Iterable[PlanRow]) -> Iterator[PlannedRange]:
+    """Ranges that touch share their bound, as they do when a plan is made."""
+    end, end_text = None, ""
+    for row in rows:
+        shared = end is not None and row.low_key == end_text and row.low_order == end.order
+        low = end if shared else Bound(key_from_text(row.low_key), row.low_order)
+        end, end_text = Bound(key_from_text(row.high_key), row.high_order), row.high_key
+        key_range = KeyRange(low, end, closed=row.closed)
+        yield PlannedRange(row.ordinal, key_range, VnodeId(row.vnode), row.estimated_rows, row.generation)
 
 
 def _value_to_text(value: KeyValue) -> tuple[str, str]:

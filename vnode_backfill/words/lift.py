@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from vnode_backfill.words.change import BEFORE_PREFIX, OP, ChangeOp
 from vnode_backfill.words.epoch import Epoch
@@ -87,6 +86,8 @@ def _take(columns: dict[str, pa.Array], step: ColumnStep, rows: int) -> None:
                 if name in columns:
                     columns[name] = _of_type(columns[name], column.arrow_type)
         case DeleteRows(column=name):
+            import pyarrow.compute as pc  # which `status` does without
+
             gone = pa.scalar(int(ChangeOp.DELETE), columns[OP].type)
             columns[OP] = pc.if_else(step.matching(columns[name]), gone, columns[OP])
 

@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from vnode_backfill.words.columns import Column, Kind, TableDefinition
 from vnode_backfill.words.errors import StateError
@@ -97,6 +96,8 @@ class DeleteRows:
 
     def matching(self, column: pa.Array | pa.ChunkedArray) -> pa.Array:
         """For each value whether its row goes."""
+        import pyarrow.compute as pc  # which `status` does without
+
         values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         bounds, values = self.bounds(values.type), values.cast(_wide(values.type))
         if self.values:

@@ -23,6 +23,7 @@ from progress.state.report import InHand, Observed, Retry
 from progress.state.target_health import TargetHealth, VectorHealth
 from progress.store.observed import ObservedFile, ObservedReporter
 from progress.store.store import StateStore
+from tests.unit.commands.loaded_modules import heavy_of, loaded_by
 from tests.unit.progress.state.state_examples import beginning
 from tests.unit.progress.store.state_folder import PLAN, record
 from vnode_backfill.commands import requests
@@ -398,14 +399,21 @@ def test_no_command_starts_a_jvm_or_asks_the_database(path: Path, driver: StateS
     assert done.stdout.splitlines()[-1:] == [f"{[0] * len(COMMANDS)} []"], done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", ["status", "pause"])
-def test_command_that_answers_at_once_does_not_load_pandas(path: Path, driver: StateStore, command: str) -> None:
-    line = [sys.executable, "-X", "importtime", "-m", "vnode_backfill", command, "--config", str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
-    loaded = {row.rpartition("|")[2].strip() for row in done.stderr.splitlines()}
-    assert {"pyarrow.compute", "deltalake"} <= loaded
-    assert not {name for name in loaded if name.startswith(("pandas.", "numba.", "pyspark.", "pymysql."))}
+OF_OTHERS = (
+    "progress.store.tables_store", "progress.store.walk_store", "vnode_backfill.commands.tables.",
+    "vnode_backfill.decide", "vnode_backfill.job.sink", "vnode_backfill.job.tables.",
+)  # fmt: skip
+"""What jobs of many tables, the single executor and a driver need."""
+
+
+@pytest.mark.parametrize("line", [("status",), ("pause",), ("rescale", "--workers", "1")], ids=lambda line: line[0])
+def test_command_that_answers_at_once_loads_only_what_it_needs(
+    path: Path, driver: StateStore, line: tuple[str, ...]
+) -> None:
+    name, *flags = line
+    loaded = loaded_by(name, "--config", str(path), *flags)
+    assert {"pyarrow", "deltalake"} <= loaded
+    assert (heavy_of(loaded), [module for module in loaded if module.startswith(OF_OTHERS)]) == ([], [])
 
 
 def test_session_has_room_for_the_workers_that_a_rescale_left(config: Config, driver: StateStore) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from progress.store.tables_store import TablesStore
+from tests.unit.commands.loaded_modules import heavy_of, loaded_by
 from tests.unit.progress.state.state_examples import beginning
 from tests.unit.progress.store.tables_folder import MINUTE, PLAN, stored
 from vnode_backfill.commands.cli import execute
@@ -81,6 +82,11 @@ def test_status_shows_all_tables_some_or_one(asked: Asked) -> None:
     assert (one["job"], one["ranges_total"], len(one["vnodes"]), "tables" in one) == ("shop.orders", 3, 4, False)
     assert one["sink"].endswith("/lake/orders")
     assert "set aside: checks refuse it" in asked("status", "--table", "shop.audit")
+
+
+@pytest.mark.parametrize("name", ["status", "pause", "tables"])
+def test_command_about_many_tables_loads_nothing_that_delays_its_answer(asked: Asked, name: str) -> None:
+    assert heavy_of(loaded_by(name, "--config", str(asked.file))) == []
 
 
 def test_request_goes_to_all_tables_or_to_those_that_are_meant(asked: Asked) -> None:

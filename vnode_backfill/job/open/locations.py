@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import getpass
 import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from progress.store.planning_notes import PlanningNotes
 from progress.store.reader import folder_name
 from progress.store.state_table import Retention
 from progress.store.store import StateStore
-from progress.store.tables_store import TablesStore
-from progress.store.walk_store import SingleStore, store_of
 from vnode_backfill.config.job import Config, Executor
 from vnode_backfill.config.values import reveal
+
+if TYPE_CHECKING:
+    from progress.store.walk_store import SingleStore
+
+T = TypeVar("T")
 
 
 def state_store(config: Config) -> StateStore:
@@ -25,15 +30,34 @@ def state_store(config: Config) -> StateStore:
     job's state.
     """
     if config.whole is not None:
+        from progress.store.tables_store import TablesStore
+
         path, job = config.whole
         whole = TablesStore(path, job, reveal(config.storage.options), retention=state_retention(config))
         return whole.table(config.job)
+    from progress.store.walk_store import store_of
+
     single = config.executor is Executor.SINGLE
     options = reveal(config.storage.options)
     return store_of(config.state.path, config.job, options, single=single, retention=state_retention(config))
 
 
+def ask_state(config: Config, ask: Callable[[StateStore], T | None]) -> tuple[StateStore, T | None]:
+    """The store of `state_store` and its answer; None if there is no such job.
+
+    Most jobs are found at the first look, and need not be looked for before they are asked.
+    """
+    if config.whole is None:
+        store = parallel_store(config)
+        if (found := ask(store)) is not None:
+            return store, found
+    store = state_store(config)
+    return store, ask(store)
+
+
 def single_store(config: Config) -> SingleStore:
+    from progress.store.walk_store import SingleStore
+
     return SingleStore(config.state.path, config.job, reveal(config.storage.options), retention=state_retention(config))
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from vnode_backfill.config.job import Config
 from vnode_backfill.delta.storage import local_path
 from vnode_backfill.job.open.locations import state_folder
-from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.words.errors import ConfigError
 
 _ROOM_FOR_FILES = 256
@@ -26,6 +25,8 @@ _ANOTHER_ACCOUNT = "Ask with the account that runs the job."
 
 def check_writable(config: Config) -> None:
     """Raise ConfigError with the YAML path of the first folder that this process cannot write to."""
+    from vnode_backfill.job.sink.configured import configured_sink
+
     for key, place in {"state.path": state_folder(config), **configured_sink(config).folders}.items():
         _check_writable(key, place, f"Give {key} a folder that this account may write to, or that it may make.")
 

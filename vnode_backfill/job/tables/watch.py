@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from progress.faces.metrics import CdcBackfillMetrics, MetricsReporter
 from progress.faces.reporters import Reporter, Reporters
 from progress.faces.terminal import open_view
+from progress.state.estimates import Estimates
 from progress.state.report import (
     NOTHING_IN_HAND,
-    Estimates,
     JobPhase,
     Observed,
     RateWindow,

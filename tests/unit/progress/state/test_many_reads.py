@@ -65,6 +65,14 @@ def test_read_is_forgotten_once_all_it_could_see_is_applied(applied: int, known:
     assert [epoch for epoch, _ in state.visible] == [*([3] if known else []), 5, 8, 9]
 
 
+def test_read_that_completed_its_vnode_is_forgotten_in_its_turn() -> None:
+    """The shortcut is for vnodes that were complete before every epoch that is remembered, not in the first of them."""
+    before = state_of((reads((0, 3)), 3, 40), (reads((2, 8)), None, 1))
+    state = forget_old_reads(seeing(before, 3, 8, 9))
+    assert state.vnodes[0].reads == reads((0, FORGOTTEN))
+    assert forget_old_reads(seeing(state, 8, 9)).vnodes == state.vnodes
+
+
 def test_reads_of_the_last_two_epochs_are_never_forgotten() -> None:
     state = forget_old_reads(state_of((reads((0, 7), (1, 8)), 8, 500), (reads((2, 9)), 9, 500)))
     assert [vnode.reads for vnode in state.vnodes] == [reads((0, FORGOTTEN), (1, 8)), reads((2, 9))]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from consume_upstream.log.statement import FoundStatement
 from progress.state.backfill_state import Acknowledgement, BackfillState, Controls, Failure, Phase, Request, RequestKind
+from progress.state.estimates import Estimates, left_of
 from progress.state.report import (
     AskedRequest,
-    Estimates,
     JobPhase,
     Observed,
     RateWindow,
@@ -70,6 +70,15 @@ def test_percent_rises_with_every_range_whatever_it_holds(order: list[int], rows
     assert shown == sorted(shown)
     assert shown[0] == 0
     assert shown[-1] <= 99.99
+
+
+@settings(deadline=None)
+@given(st.sets(st.integers(0, 5)))
+def test_what_is_left_is_the_same_whether_vnodes_are_known_or_not(read: set[int]) -> None:
+    state = after_reading(*((ordinal, 7) for ordinal in read))
+    assert (
+        left_of(ESTIMATES, state) == left_of(Estimates(ESTIMATES.rows), state) == (50 * (6 - len(read)), 6 - len(read))
+    )
 
 
 def test_percent_is_a_hundred_only_when_the_table_is_live_at_one_offset() -> None:
