@@ -197,7 +197,7 @@ def _epochs(job: LargeJob) -> list[float]:
     job.decided = []
     while len(job.decided) < _STRETCH and not job.coordinator.saved.backfill_finished:
         job.epoch()
-    return job.decided
+    return list(job.decided)
 
 
 def _copied_up_to(state: BackfillState, plan: SplitPlan, place: int) -> BackfillState:
