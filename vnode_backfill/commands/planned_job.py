@@ -14,7 +14,7 @@ from progress.state.report import JobPhase, Observed, Report, Subject, TableProg
 from progress.store.planning_notes import PlanningNote
 from vnode_backfill.config.job import Config
 from vnode_backfill.job.open.locations import planning_notes
-from vnode_backfill.job.open.writable import check_state_writable
+from vnode_backfill.job.open.writable import check_state_readable, check_state_writable
 from vnode_backfill.job.sink.configured import configured_sink
 
 __all__ = ["drop_plans", "find_planning_report"]
@@ -22,6 +22,7 @@ __all__ = ["drop_plans", "find_planning_report"]
 
 def find_planning_report(config: Config) -> Report | None:
     """The report on a job that has no state yet; None where nothing of it is being planned."""
+    check_state_readable(config)
     notes = planning_notes(config)
     found = notes.all()
     if not found:

@@ -96,7 +96,7 @@ def die_in_compactions(
 def wait_for_vectors(case: JobCase) -> None:
     """Until the job has merged changes again, so that there is something to fold."""
     before = DeltaTable(case.lake).version()
-    wait_for(lambda: DeltaTable(case.lake).version() > before + 2, "changes were merged")
+    wait_for(lambda: DeltaTable(case.lake).version() > before + 2, "changes were merged", seconds=240)
 
 
 def die_in_upkeep(job: LiveJob, seam: str) -> None:
