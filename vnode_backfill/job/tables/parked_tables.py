@@ -186,11 +186,14 @@ class ParkedTables:
                     del held[table.name]
             self._missed.pop(table.name, None)
 
-    def ended(self, name: str, state: BackfillState) -> BackfillState:
+    def ended(self, table: RunningTable, state: BackfillState) -> BackfillState:
         """The state with which a table ends that rests and has failed: it is as far as it was read."""
         with self._lock:
-            resting = self._resting.pop(name, None)
-            return state if resting is None else moved_on(state, resting.reached)
+            resting = self._resting.get(table.name)
+            if resting is None or resting.table is not table:
+                return state
+            del self._resting[table.name]
+            return moved_on(state, resting.reached)
 
     def document(
         self, tables: Sequence[RunningTable], states: Callable[[RunningTable], BackfillState]

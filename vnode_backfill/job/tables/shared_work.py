@@ -44,6 +44,7 @@ from vnode_backfill.decide.protocol import (
     MergeEpoch,
     RangesRead,
     ReadRanges,
+    RestartEpoch,
     Sampled,
     SampleSource,
     StateCommitted,
@@ -112,7 +113,7 @@ class SharedWork:
                 self._ask(Order(table, action, committed))
             case CommitEpoch():
                 if action.state.failure is not None:
-                    action = replace(action, state=self._parked.ended(table.name, action.state))
+                    action = replace(action, state=self._parked.ended(table, action.state))
                 self._gathered.commits = in_place_of_earlier(self._gathered.commits, Order(table, action, committed))
             case BufferChanges():
                 self._coming.discard(table.name)
@@ -126,6 +127,10 @@ class SharedWork:
                 table.barriers.collect(Actor.MERGE, barrier, EpochMerged(barrier.epoch, 0, barrier.attempt))
             case TrimBuffer() if not table.may_trim():
                 pass
+            case RestartEpoch():
+                # Begun in the pause, it would be at work beside the next attempt.
+                self._leave_out(table)
+                table.performer.perform(action, committed)
             case _:
                 table.performer.perform(action, committed)
 
@@ -161,6 +166,10 @@ class SharedWork:
         with self._lock:
             self._asking.pop(table.name, None)
         self._parked.forget(table)
+        self._leave_out(table)
+
+    def _leave_out(self, table: RunningTable) -> None:
+        """Leave out what a table has ordered for its epoch and its commit, and nobody has begun."""
         gathered = self._gathered
         gathered.commits = [order for order in gathered.commits if order.table is not table]
         self._log.forget(table)
@@ -213,6 +222,7 @@ class SharedWork:
             self._awake.wait(rest)
         with self._lock:
             orders, self._asking = list(self._asking.values()), {}
+            asked_together = self.together
         if not orders and not self._parked:
             return
         try:
@@ -227,6 +237,11 @@ class SharedWork:
             self._parked.wake_all()
             return
         together = self.together
+        if together and not asked_together:
+            # All are to be given one answer, and some were at work when this one was asked for.
+            with self._lock:
+                self._asking = {**{order.table.name: order for order in orders}, **self._asking}
+            return
         awake = [order for order in orders if together or not self._park(order)]
         self._coming = {order.table.name for order in awake}
         self._peek(written, visible)
@@ -256,9 +271,10 @@ class SharedWork:
                 self._asking[name] = order
 
     def _park(self, order: Order[SampleSource]) -> bool:
-        """Let a table rest, unless it has asked again meanwhile."""
+        """Let a table rest, unless it has asked again meanwhile, or has ended: another may have its name by now."""
         with self._lock:
-            return order.table.name not in self._asking and self._parked.park(order)
+            over = order.table.run.has_stopped or order.table.name in self._asking
+            return not over and self._parked.park(order)
 
     def _tell_sample(
         self,
@@ -353,7 +369,9 @@ def cut_of(tables: Sequence[RunningTable], states: Mapping[str, BackfillState], 
     Nothing of a live table may be under way: it waits for this commit, or it has stopped, or it has nothing to do.
     """
     found = {table: states.get(table.name, table.run.coordinator.saved) for table in tables}
-    live = {table: state for table, state in found.items() if state.is_live and not table.run.failure}
+    # A table that fails with this commit keeps its intent, and its target may hold what the intent says.
+    ended = {table for table, state in found.items() if table.run.failure or state.failure}
+    live = {table: state for table, state in found.items() if state.is_live and table not in ended}
     if any(table.name not in states and not table.is_at_rest for table in live):
         return None
     offsets = {state.lowest_applied.in_era(0) for state in live.values()}
@@ -363,8 +381,12 @@ def cut_of(tables: Sequence[RunningTable], states: Mapping[str, BackfillState], 
         offset=offsets.pop(),
         at=at,
         targets={table.name: Target(table.table.opened.record.sink, table.services.sink.version()) for table in live},
-        left_out={table.name: table.left_out_because for table in tables if table not in live},
+        left_out={table.name: _left_out_because(table, found[table]) for table in tables if table not in live},
     )
+
+
+def _left_out_because(table: RunningTable, state: BackfillState) -> str:
+    return state.failure.message if state.failure is not None else table.left_out_because
 
 
 def _tell_committed(order: Order[CommitEpoch]) -> None:
