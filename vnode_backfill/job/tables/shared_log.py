@@ -119,7 +119,11 @@ class SharedLog:
 
     def _read_all(self, stretches: Sequence[Stretch], readers: ReaderLot) -> None:
         for stretch in stretches:
-            self._read(stretch, readers)
+            try:
+                self._read(stretch, readers)
+            except BaseException as error:  # noqa: BLE001 - a table that is told nothing would wait for ever
+                for order in stretch.orders:
+                    order.failed(Actor.UPSTREAM, error)
             all_done(stretch.orders)
 
     def _read(self, stretch: Stretch, readers: ReaderLot) -> None:

@@ -242,7 +242,7 @@ class SharedWork:
             with self._lock:
                 self._asking = {**{order.table.name: order for order in orders}, **self._asking}
             return
-        awake = [order for order in orders if together or not self._park(order)]
+        awake = [order for order in orders if together or not self._rests(order)]
         self._coming = {order.table.name for order in awake}
         self._peek(written, visible)
         for order in awake:
@@ -252,7 +252,7 @@ class SharedWork:
         """Look at the log for tables that rest. What is wrong with it each of them is to find out by itself."""
         try:
             self._log.peek(self._parked.peeks(written, visible))
-        except BackfillError:
+        except Exception:  # noqa: BLE001 - each of them finds out by itself, whatever it is
             self._parked.wake_all()
         self._wake_loop()
 
@@ -269,6 +269,14 @@ class SharedWork:
                 self._parked.wake(name)
             else:
                 self._asking[name] = order
+
+    def _rests(self, order: Order[SampleSource]) -> bool:
+        """Whether the table rests from now on, or has failed at it: then it is told so, and given no sample."""
+        try:
+            return self._park(order)
+        except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
+            order.failed(Actor.DRIVER, error)
+            return True
 
     def _park(self, order: Order[SampleSource]) -> bool:
         """Let a table rest, unless it has asked again meanwhile, or has ended: another may have its name by now."""

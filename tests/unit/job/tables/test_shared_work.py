@@ -14,9 +14,10 @@ from progress.state.backfill_state import BackfillState, Failure
 from progress.store.tables_store import TablesStore
 from tests.unit.decide.coordinated_job import LOST, PLAN, held_in_epoch_one, live_job
 from vnode_backfill.config.job import Config
-from vnode_backfill.decide.protocol import BufferChanges, CommitEpoch, ReadRanges, RestartEpoch
+from vnode_backfill.decide.protocol import BufferChanges, CommitEpoch, ReadRanges, RestartEpoch, SampleSource
 from vnode_backfill.job.run.driver_tools import DriverTools
 from vnode_backfill.job.run.services import Committed
+from vnode_backfill.job.tables.order import Order
 from vnode_backfill.job.tables.running_table import RunningTable
 from vnode_backfill.job.tables.shared_work import SharedWork, cut_of
 from vnode_backfill.words.epoch import Epoch
@@ -96,3 +97,16 @@ def test_table_that_fails_with_a_commit_is_not_part_of_its_cut(begun: Begun) -> 
     assert made is not None
     assert set(made.targets) == {"a"}
     assert cut_of([table], {"a": failed}, datetime.now(UTC)) is None
+
+
+def test_table_that_cannot_rest_is_told_why_and_the_others_are_given_their_sample(
+    shared: SharedWork, begun: Begun
+) -> None:
+    """Otherwise it would wait for a sample for ever."""
+    state = live_job().state
+    table = table_of(state, begun)
+    told: list[BaseException] = []
+    vars(table)["barriers"] = SimpleNamespace(notify_failure=lambda _actor, _attempt, error: told.append(error))
+    asks = Order(table, SampleSource(idle=True, ticket=1), Committed(state, PLAN))
+    assert shared._rests(asks)
+    assert [type(error) for error in told] == [AttributeError]
