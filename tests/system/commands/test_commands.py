@@ -31,7 +31,7 @@ STATUS_KEYS = {
     "version", "job", "source", "sink", "phase", "percent", "rows", "estimated_rows", "ranges", "ranges_total",
     "rows_per_second", "eta_seconds", "lag_seconds", "lag_bytes", "buffer_bytes", "rate_limit", "paused",
     "throttled_by", "epoch", "revision", "written", "applied", "driver", "phases", "workers", "requests", "failure",
-    "retry", "in_hand", "lake_age_seconds", "lengthened", "target", "definition",
+    "retry", "in_hand", "planning", "lake_age_seconds", "lengthened", "target", "definition",
 }  # fmt: skip
 
 
