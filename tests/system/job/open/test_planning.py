@@ -231,6 +231,8 @@ def test_a_note_that_a_created_job_has_left_is_removed_by_its_next_run(case: Job
 
 
 def test_a_second_driver_waits_for_the_first_ones_plan(case: JobCase) -> None:
+    # The first one stands still while the second one starts, which may take longer than a short lease.
+    case.use(state={"path": str(case.folder / "state"), "lease": "10m"})
     refused: list[str] = []
 
     def second(line: str) -> None:
