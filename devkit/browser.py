@@ -254,6 +254,8 @@ def _install() -> None:
     if apt is None or os.geteuid() != 0:
         return
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-    run_command([apt, "-q", "update"], environment=quiet)
+    # Another process of the same run may be installing it.
+    apt_get = (apt, "-q", "-o", "DPkg::Lock::Timeout=600")
+    run_command([*apt_get, "update"], environment=quiet)
     packages = ("chromium", "fonts-dejavu-core")
-    run_command([apt, "-q", "install", "-y", "--no-install-recommends", *packages], environment=quiet)
+    run_command([*apt_get, "install", "-y", "--no-install-recommends", *packages], environment=quiet)
