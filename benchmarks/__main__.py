@@ -28,10 +28,12 @@ from benchmarks.results import Figure, Results
 from benchmarks.snapshots import growth, planning, snapshot, writer
 from benchmarks.source import private_source
 from benchmarks.tables import tables
+from benchmarks.workers import workers
 from devkit.spark import REPOSITORY
 
 CASES: dict[str, Callable[[Bench], list[Figure]]] = {
     "snapshot": snapshot,
+    "workers": workers,
     "writer": writer,
     "planning": planning,
     "growth": growth,

@@ -49,9 +49,11 @@ class Bench:
         """A job that does not exist yet. `settings` are top keys of its file, `sink` further keys of `sink.delta`."""
         return Job(self.source, self.folder / f"job-{next(self._numbers)}", table, settings or {}, sink or {})
 
-    def copied_by_job(self, table: str, *, moving: bool = False) -> JobRun:
+    def copied_by_job(
+        self, table: str, *, moving: bool = False, settings: Mapping[str, object] | None = None
+    ) -> JobRun:
         """A new job from nothing to live, checked unless the source is moving, and removed."""
-        job = self.job(table)
+        job = self.job(table, settings)
         run = job.to_live()
         if not moving:
             self.check(job.lake, table)

@@ -30,7 +30,7 @@ _TINY = {
 _TINY_ROWS = 4_000
 _CHANGES = 10
 _PATIENCE_SECONDS = 600
-_BACKLOG_ROWS = 500_000
+_BACKLOG_ROWS, _MADE_ROWS, _TRANSACTION_ROWS = 2_000_000, 500_000, 1_000
 
 
 def epoch(bench: Bench) -> list[Figure]:
@@ -111,28 +111,61 @@ class _Stage:
 
 
 def catchup(bench: Bench) -> list[Figure]:
-    """A live job finds inserted rows in the log: decoded alone, then buffered and merged by the job."""
+    """A stopped job finds a backlog in the log: new rows, and then changes of rows that it has copied."""
+    return [*_inserted(bench), *_changed(bench)]
+
+
+def _inserted(bench: Bench) -> list[Figure]:
     rows = min(_BACKLOG_ROWS, bench.rows)
-    bench.source.create_table("backlog", rows)
+    made = min(_MADE_ROWS, rows)
+    bench.source.create_table("backlog", made)
     job = bench.job("backlog")
     job.to_live()
     table = open_table(load_config(job.config))
     after = table.written_offset()
-    bench.source.insert_copies("backlog", rows)
+    for first in range(0, rows, made):
+        bench.source.insert_copies("backlog", min(made, rows - first), each=_TRANSACTION_ROWS)
     upto = table.written_offset()
     # The first time loads the compiled code.
     decoding = [_decode(table, after, upto, rows) for _ in range(2)][-1]
     run = job.to_live(cpu=True)
     bench.check(job.lake, "backlog")
-    stages = {"buffered": _stage(run, "BufferChanges"), "merged": _stage(run, "MergeEpoch")}
-    seconds = sum(stage.seconds for stage in stages.values())
     return [
         figure("catchup", "decoded alone, in one process", [rows / decoding.seconds], "rows/s"),
         figure("catchup", "decoded alone, in one process", [decoding.cpu.driver], "CPU-s"),
-        *[each for name, stage in stages.items() for each in _stage_figures(name, rows, stage)],
-        figure("catchup", "decoded, buffered and merged", [rows / seconds], "rows/s", note=f"{rows:,} inserted rows"),
+        *_caught_up("inserted", rows, run, goal=">= 180000"),
         figure("catchup", "whole process", [run.spent.whole_seconds], "s"),
         *memory_figures("catchup", "job", [run.spent]),
+    ]
+
+
+def _changed(bench: Bench) -> list[Figure]:
+    """Every row of a table is updated or deleted, and others are inserted, in transactions of a thousand rows."""
+    rows = min(_MADE_ROWS, bench.rows)
+    bench.source.create_table("changed", rows)
+    job = bench.job("changed")
+    job.to_live()
+    changes = bench.source.change_rows("changed", rows, each=_TRANSACTION_ROWS)
+    run = job.to_live(cpu=True)
+    bench.check(job.lake, "changed")
+    return _caught_up("updated, deleted and inserted", changes, run)
+
+
+def _caught_up(what: str, rows: int, run: JobRun, *, goal: str = "") -> list[Figure]:
+    """From the first order to capture the log until the last commit: capture and merge are at work side by side."""
+    stage = _whole_stage(run.marks)
+    epochs = len({mark.epoch for mark in run.marks if mark.name == "BufferChanges"})
+    used = f"driver {stage.cpu.driver:.1f}, JVM {stage.cpu.jvm:.1f}, workers {stage.cpu.workers:.1f}"
+    note = f"{rows:,} rows in transactions of {_TRANSACTION_ROWS:,}, {epochs} epochs"
+    return [
+        figure(
+            "catchup", f"{what}, first order to last commit", [rows / stage.seconds], "rows/s", goal=goal, note=note
+        ),
+        figure("catchup", f"{what}, first order to last commit", [stage.cpu.total], "CPU-s", note=used),
+        *[
+            figure("catchup", f"{what}, {name} of all epochs", [_seconds(run.marks, order)], "s")
+            for name, order in (("capture", "BufferChanges"), ("merge", "MergeEpoch"))
+        ],
     ]
 
 
@@ -145,24 +178,15 @@ def _decode(table: UpstreamTable, after: CdcOffset, upto: CdcOffset, rows: int) 
     return _Stage(time.monotonic() - began, Cpu(driver=time.process_time() - cpu))
 
 
-def _stage(run: JobRun, name: str) -> _Stage:
-    """All orders of this name together, over the run's epochs. Whatever runs beside them is in their CPU time too."""
-    before = [mark for mark in run.marks if mark.name == name and mark.moment == "before"]
-    after = [mark for mark in run.marks if mark.name == name and mark.moment == "after"]
-    stages = [_between(one, other) for one, other in zip(before, after, strict=True)]
-    cpu = Cpu(*(sum(getattr(stage.cpu, role) for stage in stages) for role in ("driver", "jvm", "workers")))
-    return _Stage(sum(stage.seconds for stage in stages), cpu)
+def _whole_stage(marks: Sequence[Mark]) -> _Stage:
+    first = next(mark for mark in marks if mark.name == "BufferChanges" and mark.moment == "before")
+    last = [mark for mark in marks if mark.name == "CommitEpoch" and mark.moment == "after"][-1]
+    assert first.cpu is not None
+    assert last.cpu is not None
+    return _Stage(last.at - first.at, last.cpu.since(first.cpu))
 
 
-def _between(before: Mark, after: Mark) -> _Stage:
-    assert before.cpu is not None
-    assert after.cpu is not None
-    return _Stage(after.at - before.at, after.cpu.since(before.cpu))
-
-
-def _stage_figures(name: str, rows: int, stage: _Stage) -> list[Figure]:
-    used = f"driver {stage.cpu.driver:.1f}, JVM {stage.cpu.jvm:.1f}, workers {stage.cpu.workers:.1f}"
-    return [
-        figure("catchup", name, [rows / stage.seconds], "rows/s"),
-        figure("catchup", name, [stage.cpu.total], "CPU-s", note=used),
-    ]
+def _seconds(marks: Sequence[Mark], name: str) -> float:
+    """All orders of this name together, over the run's epochs."""
+    before, after = ([m.at for m in marks if m.name == name and m.moment == when] for when in ("before", "after"))
+    return sum(after) - sum(before)

@@ -252,6 +252,8 @@ class Background:
 def start(arguments: Sequence[str], output: IO[str] | int = subprocess.PIPE) -> subprocess.Popen[str]:
     """Python with these arguments, in the background."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
+    # An installation has its bytecode; a checkout has it after the first run, unless nobody may write it.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     return subprocess.Popen(
         [sys.executable, *arguments], cwd=REPOSITORY, env=environment, stdout=output, stderr=subprocess.STDOUT,
         text=True,

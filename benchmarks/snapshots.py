@@ -79,6 +79,12 @@ def growth(bench: Bench) -> list[Figure]:
     return [*figures, figure("growth", "time per row, whole to half", ratio, "×", goal="< 1.1")]
 
 
+_OTHER_KEYS = (
+    ("text_keys", "MD5(id)", "k VARCHAR(36) PRIMARY KEY", "text keys"),
+    ("pair_keys", "id % 997, id", "a INT, b INT, PRIMARY KEY (a, b)", "composite keys"),
+)
+
+
 def planning(bench: Bench) -> list[Figure]:
     """Planning's share of a job, and how even the ranges are; dense keys, and keys with extreme gaps."""
     bench.source.create_gap_table("gaps", TABLE, bench.rows)
@@ -89,6 +95,23 @@ def planning(bench: Bench) -> list[Figure]:
         figures.append(figure("planning", f"{name}: time", [run.planning_seconds for run in runs], "s"))
         figures.append(figure("planning", f"{name}: share of the job", shares, "%", goal="< 3"))
         figures += _evenness(bench, table, name)
+    return [*figures, *_other_keys(bench)]
+
+
+def _other_keys(bench: Bench) -> list[Figure]:
+    """Planning alone, of keys that cannot be divided by arithmetic: how long, and how much of the index is walked."""
+    figures: list[Figure] = []
+    for table, key, columns, name in _OTHER_KEYS:
+        bench.source.create_keyed_table(table, TABLE, key, columns)
+        config = load_config(bench.job(table).config)
+        seconds, read, ranges = [], [], 0
+        for _ in range(bench.rounds):
+            before, began = bench.source.index_rows_read(), time.monotonic()
+            ranges = len(plan_table(open_table(config), config)[1].ranges)
+            seconds.append(time.monotonic() - began)
+            read.append(100 * (bench.source.index_rows_read() - before) / bench.rows)
+        figures.append(figure("planning", f"{name}: time, planning alone", seconds, "s", note=f"{ranges} ranges"))
+        figures.append(figure("planning", f"{name}: rows of the index that are walked", read, "%"))
     return figures
 
 

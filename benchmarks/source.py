@@ -74,18 +74,47 @@ class Source:
         )
         self._analyse(name)
 
+    def create_keyed_table(self, name: str, like: str, key: str, columns: str) -> None:
+        """The rows of `like` with another primary key: `columns` declares it, and `key` says what it is for each row."""
+        self.execute(
+            f"CREATE TABLE {name} ({columns}, amount DECIMAL(12, 4)) CHARACTER SET utf8mb4",
+            f"INSERT INTO {name} SELECT {key}, amount FROM {like}",
+        )
+        self.execute(f"ANALYZE TABLE {name}", f"SELECT SUM(amount) FROM {name}")
+
+    def index_rows_read(self) -> int:
+        """How many rows of its indexes the server has walked over so far."""
+        (read,) = self.row(
+            "SELECT SUM(VARIABLE_VALUE) FROM information_schema.GLOBAL_STATUS "
+            "WHERE VARIABLE_NAME IN ('HANDLER_READ_NEXT', 'HANDLER_READ_RND_NEXT', 'HANDLER_READ_PREV')"
+        )
+        return read
+
     def split_table(self, name: str, like: str, first: int, rows: int) -> None:
         """The `rows` rows of `like` after the key `first`, with keys from 1 on."""
         chosen = f"SELECT id - {first}, {_VALUES} FROM {like} WHERE id > {first} AND id <= {first + rows}"
         self.execute(f"CREATE TABLE {name} LIKE {like}", f"INSERT INTO {name} {chosen}")
         self._analyse(name)
 
-    def insert_copies(self, name: str, rows: int) -> None:
-        """Append copies of the first `rows` rows, in transactions of 50,000, after the largest key."""
-        for first in range(0, rows, 50_000):
-            last = min(first + 50_000, rows)
-            chosen = f"SELECT {_VALUES} FROM {name} WHERE id > {first} AND id <= {last}"
-            self.execute(f"INSERT INTO {name} ({_VALUES}) {chosen}")
+    def insert_copies(self, name: str, rows: int, *, each: int = 50_000) -> None:
+        """Append copies of the first `rows` rows, in transactions of `each`, after the largest key."""
+        chosen = f"SELECT {_VALUES} FROM {name} WHERE id > {{}} AND id <= {{}}"
+        parts = [(first, min(first + each, rows)) for first in range(0, rows, each)]
+        self.execute(*(f"INSERT INTO {name} ({_VALUES}) {chosen.format(*part)}" for part in parts))
+
+    def change_rows(self, name: str, rows: int, *, each: int) -> int:
+        """Update four of five of the first `rows` rows, delete the fifth, and insert a copy of one of five.
+
+        Each kind is done in transactions over `each` keys; how many rows were changed.
+        """
+        changed = 0
+        with self.server.connect(DATABASE) as connection, connection.cursor() as cursor:
+            for first in range(0, rows, each):
+                of = f"id > {first} AND id <= {min(first + each, rows)} AND id % 5"
+                changed += cursor.execute(f"INSERT INTO {name} ({_VALUES}) SELECT {_VALUES} FROM {name} WHERE {of} = 1")
+                changed += cursor.execute(f"UPDATE {name} SET amount = amount + 1, name = day WHERE {of} < 4")
+                changed += cursor.execute(f"DELETE FROM {name} WHERE {of} = 4")
+        return changed
 
     def key_range(self, name: str) -> tuple[int, int]:
         low, high = self.row(f"SELECT MIN(id), MAX(id) FROM {name}")

@@ -8,7 +8,8 @@ A row is one change of one key: its place in the log, its operation, the row aft
 row before (`_before_…`, empty for an insert), and the vnode it had when it was written. That vnode is a hint for
 layout. Files are sorted by it and cut into small row groups, so that a worker reads little besides its own vnodes. An
 epoch has a few files, never one per vnode. After a plan extension a change may belong to another vnode than the one
-stored; `files` is then asked without vnodes.
+stored; `files` is then asked without vnodes. Where every vnode is live, all of an epoch is merged at once, most often
+by one process. Sorting would cost half of what writing does, so these files keep the order of the log.
 
 A file has the columns of one version of the table's definition, that of its epoch. The Delta schema of the buffer is
 the first one: nothing but this module reads the buffer, and it reads each file as it is.
@@ -35,7 +36,7 @@ from consume_upstream.log.statement import FoundStatement
 from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.files import DataFile, FileReceipt, Value
 from vnode_backfill.delta.log.replay import TableVersion
-from vnode_backfill.delta.parquet import FileLayout, batch_rows, unique_stem, write_files
+from vnode_backfill.delta.parquet import READ_ROWS, FileLayout, batch_rows, unique_stem, write_files
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.words.bitmap import VnodeBitmap
 from vnode_backfill.words.change import (
@@ -166,14 +167,17 @@ class BufferWriter:
     storage: Storage
     schema: pa.Schema
 
-    def write(self, epoch: Epoch, part: int, table: pa.Table) -> FileReceipt:
-        """Write the changes as one file, sorted by vnode and place in the log. Nothing is visible yet. Demands a
-        row."""
+    def write(self, epoch: Epoch, part: int, table: pa.Table, *, by_vnode: bool = True) -> FileReceipt:
+        """Write the changes as one file. Nothing is visible yet. Demands a row.
+
+        They are sorted by vnode and place in the log, or with large row groups as they come: see the module.
+        """
         order = [(name, "ascending") for name in (VNODE, *OFFSET_COLUMNS)]
-        layout = FileLayout((), _BOUNDED, file_bytes=_NO_LIMIT, row_group_rows=_ROW_GROUP_ROWS)
+        most = _ROW_GROUP_ROWS if by_vnode else READ_ROWS
+        layout = FileLayout((), _BOUNDED, _NO_LIMIT, row_group_rows=most, temporary=True)
         with storage_errors(f"changes of epoch {epoch} cannot be written to {self.storage.path}"):
-            rows = min(_ROW_GROUP_ROWS, batch_rows(table.nbytes, table.num_rows))
-            batches = table.sort_by(order).to_batches(rows)
+            rows = min(most, batch_rows(table.nbytes, table.num_rows))
+            batches = (table.sort_by(order) if by_vnode else table.combine_chunks()).to_batches(rows)
             (receipt,) = write_files(self.storage, unique_stem(f"e{epoch}-p{part}"), self.schema, batches, layout)
         return receipt
 
@@ -197,7 +201,7 @@ class BufferReader:
             groups = [g for g in range(parquet.num_row_groups) if _wanted(parquet.metadata.row_group(g), file.vnodes)]
             if groups:
                 batches = parquet.iter_batches(
-                    batch_size=_ROW_GROUP_ROWS,
+                    batch_size=max(parquet.metadata.row_group(group).num_rows for group in groups),
                     row_groups=groups,
                     columns=columns_before(self.schema.names, steps),
                     use_threads=False,

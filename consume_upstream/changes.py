@@ -47,19 +47,27 @@ def _key_changed(batch: LogBatch, definition: TableDefinition) -> npt.NDArray[np
 
 
 def _change_table(batch: LogBatch, definition: TableDefinition, rows: npt.NDArray[np.int64], op: ChangeOp) -> pa.Table:
-    take: Callable[[pa.Array], pa.Array] = partial(pc.take, indices=pa.array(rows))
+    # Most batches hold changes of one kind. Their rows are not copied.
+    all_rows = len(rows) == len(batch)
+    take: Callable[[pa.Array], pa.Array] = _as_it_is if all_rows else partial(pc.take, indices=pa.array(rows))
     delete = op is ChangeOp.DELETE
     columns: dict[str, pa.Array] = dict(_offsets(batch, rows, op))
-    for name in definition.arrow_schema.names:
+    for column in definition.columns:
+        name = column.name
         if delete and name not in definition.key:
-            columns[name] = pa.nulls(len(rows), definition.column(name).arrow_type)
+            columns[name] = pa.nulls(len(rows), column.arrow_type)
         else:
             columns[name] = take((batch.before if delete else batch.after).column(name))
-    for name in definition.arrow_schema.names:
-        kind = definition.column(name).arrow_type
-        known = op is not ChangeOp.INSERT
-        columns[BEFORE_PREFIX + name] = take(batch.before.column(name)) if known else pa.nulls(len(rows), kind)
+    for column in definition.columns:
+        known, name = op is not ChangeOp.INSERT, column.name
+        columns[BEFORE_PREFIX + name] = (
+            take(batch.before.column(name)) if known else pa.nulls(len(rows), column.arrow_type)
+        )
     return pa.table(columns)
+
+
+def _as_it_is(column: pa.Array) -> pa.Array:
+    return column
 
 
 def _offsets(batch: LogBatch, rows: npt.NDArray[np.int64], op: ChangeOp) -> Iterator[tuple[str, pa.Array]]:

@@ -30,10 +30,9 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TypeVar
 
-from pyspark import SparkContext
-
 from consume_upstream.buffer import BufferNote, BufferWriter, ChangeBuffer
 from consume_upstream.key_order import LendSession
+from consume_upstream.log.cascade import CascadingParent
 from consume_upstream.log.offset import (
     CdcOffset,
     LoggedTransaction,
@@ -48,7 +47,7 @@ from consume_upstream.piece import LogPiece, PieceConsumed, TableShare, consume_
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import BackfillState, Intent
 from progress.task_progress import TaskProgress
-from vnode_backfill.spark.tasks import run_tasks
+from vnode_backfill.spark.tasks import Spark, run_tasks
 from vnode_backfill.words.columns import Kind, TableDefinition
 from vnode_backfill.words.errors import BackfillError, LawBrokenError
 from vnode_backfill.words.key_range import SplitPlan
@@ -77,18 +76,11 @@ class UpstreamTableExecutor:
         self.readers, self.memory = readers, memory
         self.has_text_key = any(column.kind is Kind.STRING for column in table.definition.key_columns)
         self._writer: BufferWriter | None = None
-        self.knows_parents = True
-        """Whether the parents of the table are as they are after the last statement that was met."""
 
     def use(self, definition: TableDefinition) -> None:
         """Read and buffer by this version of the definition from now on."""
         if definition != self.table.definition:
             self.table, self._writer = self.table.with_definition(definition), None
-
-    def look_at_parents(self) -> None:
-        """Read the table's parents again where a statement may have changed one of them."""
-        if not self.knows_parents:
-            self.table, self.knows_parents = self.table.with_parents(), True
 
     @property
     def writer(self) -> BufferWriter:
@@ -98,7 +90,7 @@ class UpstreamTableExecutor:
 
     def consume(
         self,
-        spark: SparkContext | None,
+        spark: Spark | None,
         state: BackfillState,
         plan: SplitPlan,
         intent: Intent,
@@ -145,20 +137,27 @@ class ConsumeOrder:
         return self.stretch == other.stretch
 
     def share(self) -> TableShare:
-        self.executor.look_at_parents()
         still = _still_missing(self.intent.visible, self.state.missing)
         return TableShare(
             table=self.executor.table, plan=self.plan, marks=LazyMarks(self.state, self.plan),
             visible=self.intent.visible, prefix=still[0].start if still else None,
-            writer=self.executor.writer, epoch=self.intent.epoch, peeks=self.peeks,
+            writer=self.executor.writer, epoch=self.intent.epoch, peeks=self.peeks, parents=self._parents,
         )  # fmt: skip
+
+    def looked(self, done: Sequence[PieceConsumed]) -> BufferNote:
+        """What a look at the log has found: nothing is kept, and nothing is committed."""
+        logged = [transaction for piece in done for transaction in piece.missing]
+        visible, missing = resolve(self.intent.visible, self.state.missing, logged, self.intent.written)
+        return BufferNote(visible, missing, kept=0, read=sum(piece.met for piece in done))
+
+    @property
+    def _parents(self) -> tuple[CascadingParent, ...]:
+        """None where a new copy has to follow anyway: it sees what cascades before it begins, and looks from there."""
+        return self.executor.table.parents if self.state.schema.cascaded is None else ()
 
     def commit(self, done: Sequence[PieceConsumed], found: Find) -> BufferNote:
         """Make the changes of the epoch visible, with a note of how far the log was read and what was dropped."""
         logged = [transaction for piece in done for transaction in piece.missing]
-        if self.peeks:
-            visible, missing = resolve(self.intent.visible, self.state.missing, logged, self.intent.written)
-            return BufferNote(visible, missing, kept=0, read=sum(piece.met for piece in done))
         cut = found(done[-1].cut) if done and done[-1].cut else None
         upto = cut.before if cut else self.intent.written
         visible, missing = resolve(self.intent.visible, self.state.missing, logged, upto)
@@ -168,8 +167,6 @@ class ConsumeOrder:
             cut=cut, passed=tuple(found(each) for piece in done for each in piece.passed),
             cascaded=self._cascaded(done),
         )  # fmt: skip
-        # A statement may have been about a parent.
-        self.executor.knows_parents = cut is None
         receipts = [receipt for piece in done for receipt in piece.receipts]
         # Without a change to keep there is nothing to commit: the log does not change, so a repeat finds the same note,
         # and meets the same statement.
@@ -189,7 +186,7 @@ class ReaderLot:
 
 
 def consume_together(
-    spark: SparkContext | None,
+    spark: Spark | None,
     orders: Sequence[ConsumeOrder],
     progress: ProgressOf = lambda _part: None,
     *,
@@ -213,7 +210,7 @@ def consume_together(
 
 
 def _consume(
-    spark: SparkContext | None, orders: Sequence[ConsumeOrder], progress: ProgressOf, readers: ReaderLot
+    spark: Spark | None, orders: Sequence[ConsumeOrder], progress: ProgressOf, readers: ReaderLot
 ) -> list[BufferNote | BackfillError]:
     if not orders:
         return []
@@ -228,11 +225,28 @@ def _consume(
     # One statement may end what is read of many tables, and finding its offsets may read the log again.
     found = cache(partial(table.found_statement, *stretch))
     answers: list[BufferNote | BackfillError] = []
+    looks = _Looks()
     for order, part in zip(orders, counted, strict=True):
-        commit: Callable[[], BufferNote] = partial(order.commit, part, found)
+        looked: Callable[[], BufferNote] = partial(looks.note_of, order, part)
+        commit = looked if order.peeks else partial(order.commit, part, found)
         refused = _refused(part)
         answers.append(_alone(commit, len(orders)) if refused is None else refused)
     return answers
+
+
+class _Looks:
+    """Notes of looks at the log. Tables that rest at one offset and are not met have one note in common."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], BufferNote] = {}
+        """By the identities of all that a note is made of, which live for as long as this."""
+
+    def note_of(self, order: ConsumeOrder, done: Sequence[PieceConsumed]) -> BufferNote:
+        made_of = (id(order.state), id(order.intent), *map(id, done))
+        note = self._known.get(made_of)
+        if note is None:
+            note = self._known[made_of] = order.looked(done)
+        return note
 
 
 def _alone(work: Callable[[], Answer], tables: int) -> Answer | BackfillError:
@@ -257,7 +271,7 @@ def _pieces(orders: Sequence[ConsumeOrder], readers: ReaderLot) -> list[LogPiece
 
 
 def _runner(
-    spark: SparkContext | None, orders: Sequence[ConsumeOrder], readers: ReaderLot
+    spark: Spark | None, orders: Sequence[ConsumeOrder], readers: ReaderLot
 ) -> Callable[[Sequence[LogPiece]], Consumed]:
     """A short stretch is read in the driver, a long one in tasks, of which each may need a second connection."""
     first = orders[0].executor
@@ -271,7 +285,7 @@ def _consume_here(lend: LendSession | None, pieces: Sequence[LogPiece]) -> Consu
     return [consume_piece(piece, lend) for piece in pieces]
 
 
-def _consume_in_spark(spark: SparkContext, readers: int, pieces: Sequence[LogPiece]) -> Consumed:
+def _consume_in_spark(spark: Spark, readers: int, pieces: Sequence[LogPiece]) -> Consumed:
     """One task per file, at most `readers` at a time: each holds one connection to the source."""
     lanes = [[piece for piece in pieces if piece.reader % readers == reader] for reader in range(readers)]
     lanes = [lane for lane in lanes if lane]

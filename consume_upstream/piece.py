@@ -8,7 +8,8 @@ A piece marks against the visible prefix *as far as it knows it*: it drops a cha
 piece up to there is visible. Transactions come with the changes that need them, or before (see `SharedBatch`).
 
 Parents of a table are read as well, by the same reader, unless they are among the tables already: their changes may
-change rows of the table outside the log (`log.cascade`). A parent that cannot be read counts as one that has.
+change rows of the table outside the log (`log.cascade`). A parent that cannot be read counts as one that has, and so
+does one that a statement may have changed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from vnode_backfill.words import change
 from vnode_backfill.words.change import Mark
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import BackfillError
+from vnode_backfill.words.key import KeyKind
 from vnode_backfill.words.key_range import SplitPlan
 
 __all__ = ["LogPiece", "PieceConsumed", "TableShare", "consume_piece"]
@@ -56,6 +58,8 @@ class TableShare:
     epoch: Epoch
     peeks: bool = False
     """Whether changes are only counted."""
+    parents: tuple[CascadingParent, ...] = ()
+    """The tables whose changes are looked at as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,8 @@ def _consumed(piece: LogPiece, lend: LendSession | None) -> list[PieceConsumed]:
             if number < len(shares) and len(rows) and met[number].error is None:
                 intakes.take(number, rows, noted.of(shares[number].visible), met[number])
     consumed = [intakes.consumed(number, noted.of(share.visible), met[number]) for number, share in enumerate(shares)]
-    return [replace(each, cascaded=parents.cascaded(number, met)) for number, each in enumerate(consumed)]
+    cascaded = [parents.cascaded(number, met) for number in range(len(shares))]
+    return [replace(each, cascaded=at) if at else each for each, at in zip(consumed, cascaded, strict=True)]
 
 
 def _order(piece: LogPiece, share: TableShare, lend: LendSession) -> KeyOrder:
@@ -139,7 +144,7 @@ class _Parents:
         self._found: dict[int, tuple[int, int]] = {}
         numbers = {(t.definition.database, t.definition.table): number for number, t in enumerate(self.tables)}
         for child, share in enumerate(piece.shares):
-            for parent in share.table.parents:
+            for parent in share.parents:
                 if parent.name not in numbers:
                     numbers[parent.name] = len(self.tables)
                     self.tables.append(share.table.parent(parent))
@@ -153,10 +158,13 @@ class _Parents:
 
     def cascaded(self, child: int, met: Sequence[MetStatements]) -> tuple[int, int] | None:
         """Where the last change was found that may have changed rows of this table."""
+        if not self._children:
+            return None
         watched = [number for number, of in self._children.items() if any(each == child for each, _ in of)]
         if any(_ends_before(met[number], met[child]) for number in watched if number != child):
             return self._upto
-        return self._found.get(child)
+        found = [self._found.get(child), met[child].parent_changed if watched else None]
+        return max((place for place in found if place is not None), default=None)
 
 
 def _ends_before(parent: MetStatements, child: MetStatements) -> bool:
@@ -225,13 +233,21 @@ class _Intake:
         marks = mark_chunk(self.share.marks.found.view(visible), positions, vnodes, file, pos)
         changes = changes.append_column(change.VNODE, pa.array(vnodes, pa.int32()))
         changes = changes.append_column(change.EPOCH, pa.array(np.full(len(vnodes), self.share.epoch, np.int64)))
-        return changes.filter(pa.array(marks != Mark.DROP))
+        kept = marks != Mark.DROP
+        return changes if kept.all() else changes.filter(pa.array(kept))
+
+    @property
+    def _is_read_in_parts(self) -> bool:
+        """Whether vnodes are merged at different times, or one by one because their keys have to be asked about."""
+        text = any(part.kind is KeyKind.TEXT for part in self.share.plan.parts)
+        return text or not bool(self.share.marks.found.read.live.all())
 
     def write(self, part: int) -> None:
         """Write what waits as one file."""
         if self.waiting:
-            number = part * 10_000 + len(self.receipts)
-            self.receipts.append(self.share.writer.write(self.share.epoch, number, pa.concat_tables(self.waiting)))
+            number, changes = part * 10_000 + len(self.receipts), pa.concat_tables(self.waiting)
+            written = self.share.writer.write(self.share.epoch, number, changes, by_vnode=self._is_read_in_parts)
+            self.receipts.append(written)
             self.waiting, self.bytes = [], 0
 
 
@@ -242,6 +258,7 @@ class _Intakes:
         self._piece, self._order = piece, order
         self._of_table: dict[int, _Intake] = {}
         self._peeked: dict[int, int] = {}
+        self._nothing: dict[int, PieceConsumed] = {}
         self._read = self._bytes = 0
 
     def take(self, number: int, rows: LogBatch, missing: Missing, met: MetStatements) -> None:
@@ -279,15 +296,24 @@ class _Intakes:
         """What became of a table; what it has waiting is written."""
         if met.error is not None:
             return PieceConsumed((), 0, 0, (), 0, refused=met.error)
+        intake, peeked = self._of_table.get(number), self._peeked.get(number, 0)
+        if intake is None and not peeked and met.cut is None and not met.passed:
+            return self._not_met(missing)
         # A statement's own transaction is read again after the statement. Those after it were read for other tables.
         logged = tuple(each for each in missing.values() if met.cut is None or each.start.order <= met.cut.start)
-        intake = self._of_table.get(number)
         if intake is None:
-            return PieceConsumed((), 0, self._peeked.get(number, 0), logged, 0, met.cut, tuple(met.passed))
+            return PieceConsumed((), 0, peeked, logged, 0, met.cut, tuple(met.passed))
         intake.write(self._piece.part)
         return PieceConsumed(
             tuple(intake.receipts), intake.kept, intake.read, logged, intake.newest, met.cut, tuple(met.passed)
         )
+
+    def _not_met(self, missing: Missing) -> PieceConsumed:
+        """What became of a table of which the piece holds nothing: the same for all that share a sample."""
+        found = self._nothing.get(id(missing))
+        if found is None:
+            found = self._nothing[id(missing)] = PieceConsumed((), 0, 0, tuple(missing.values()), 0)
+        return found
 
 
 def _prefix(piece: LogPiece, share: TableShare, missing: Missing) -> VisibleAt:

@@ -224,6 +224,13 @@ class UpstreamQuestions(Protocol):
 
     def visible_offset(self) -> Visibility: ...
 
+    def slice_end(self, after: CdcOffset, upto: CdcOffset, length: int) -> CdcOffset | None:
+        """A boundary of the log at least `length` bytes after `after` and before `upto`; None if none is known.
+
+        Whoever asks with the same `after` is given the same one, as long as it is before `upto`.
+        """
+        ...
+
     def held_log(self) -> HeldLog | None:
         """What the source holds of its log now; None where the account may not ask."""
         ...
@@ -335,11 +342,15 @@ class UpstreamTable(UpstreamLog, Protocol):
 
     @property
     def parents(self) -> tuple[CascadingParent, ...]:
-        """The tables whose changes change rows of this one outside the log, as they were when they were read."""
+        """The tables whose changes change rows of this one outside the log, as far as they are known."""
         ...
 
     def with_parents(self) -> Self:
-        """The same table, with its parents as they are now."""
+        """The same table, with its parents as they are now; refused where one of them cannot be looked at."""
+        ...
+
+    def with_known_parents(self, stored: Sequence[CascadingParent]) -> Self:
+        """The same table, with the parents that are stored with its copy, and beside them those that it has now."""
         ...
 
     def parent(self, parent: CascadingParent) -> Self:

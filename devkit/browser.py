@@ -22,6 +22,7 @@ from typing import Self
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+from devkit.cache import cache_lock
 from devkit.commands import find_program, run_command
 from devkit.errors import DevkitError
 from devkit.process import GuardedProcess
@@ -44,16 +45,17 @@ _START_SECONDS = 60
 _ANSWER_SECONDS = 30
 _HELPERS_SECONDS = 30
 _TEXT, _CLOSE, _PING, _PONG = 1, 8, 9, 10
-_PACKAGE_LOCK = threading.Lock()
 
 
 def find_chromium() -> Path:
     """Chromium on this machine; installed first if that is possible."""
-    with _PACKAGE_LOCK:
+    found = _installed()
+    if found is None:
+        # Packages that one process has downloaded are deleted when another one has installed its own.
+        with cache_lock():
+            if _installed() is None:
+                _install()
         found = _installed()
-        if found is None:
-            _install()
-            found = _installed()
     if found is None:
         raise DevkitError("Chromium is not installed", hint="install it, for example with `apt-get install chromium`")
     return found
@@ -254,7 +256,7 @@ def _install() -> None:
     if apt is None or os.geteuid() != 0:
         return
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-    # Another process of the same run may be installing it.
+    # Somebody else may be installing something.
     apt_get = (apt, "-q", "-o", "DPkg::Lock::Timeout=600")
     run_command([*apt_get, "update"], environment=quiet)
     packages = ("chromium", "fonts-dejavu-core")

@@ -26,7 +26,7 @@ def cached(name: str, build: Callable[[Path], None]) -> Path:
     target = _own_folder() / name
     if target.is_dir():
         return target
-    with _cache_lock():
+    with cache_lock():
         if not target.is_dir():
             _build(target, build)
     return target
@@ -43,7 +43,8 @@ def _build(target: Path, build: Callable[[Path], None]) -> None:
 
 
 @contextmanager
-def _cache_lock() -> Iterator[None]:
+def cache_lock() -> Iterator[None]:
+    """Held by one thread of one process of this user at a time."""
     # The kernel drops the lock with the process, so a killed download blocks nobody.
     with (_own_folder() / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -14,6 +14,9 @@ if [ -z "${LC_ALL:-}${LC_CTYPE:-}${LANG:-}" ]; then
     export LC_ALL=C.UTF-8
 fi
 
+# Every process that starts would compile the whole product again.
+unset PYTHONDONTWRITEBYTECODE
+
 say() { printf '\n== %s\n' "$*" >&2; }
 
 fail() {

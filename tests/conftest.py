@@ -13,6 +13,7 @@ from devkit.iotdb import Heaps, IotdbServer
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.orders import quote
 from devkit.spark import local_spark
+from tests.parts import files_of_part, part
 from tests.system.job_case import ASKED_MERGE
 from vnode_backfill.config.job import MergeMode
 
@@ -27,15 +28,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=[str(mode) for mode in MergeMode],
         help="the `sink.delta.merge` of jobs whose test names none (the product's own default without this)",
     )
+    parser.addoption("--part", type=part, metavar="K/N", help="part K of N, of about as many tests each; whole files")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Each job that a test starts would compile the whole product again, in its driver and in its daemon.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     asked = config.getoption("--merge")
     if asked:
         os.environ[ASKED_MERGE] = asked
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Comes after `-m` and `-k`, so that parts are of what is left."""
+    if asked := config.getoption("--part"):
+        chosen = files_of_part([item.path for item in items], *asked)
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
+        items[:] = [item for item in items if item.path in chosen]
     items.sort(key=lambda item: _LONGEST.index(item.path.name) if item.path.name in _LONGEST else len(_LONGEST))
 
 

@@ -27,7 +27,7 @@ from benchmarks.bench import Bench
 from benchmarks.results import Figure, figure
 from consume_upstream.log.offset import CdcOffset, VisibleAt
 from progress.state.backfill_state import FORGOTTEN, BackfillState, Phase, new_state
-from progress.store.job_rows import JobRecord
+from progress.store.rows.job_rows import JobRecord
 from progress.store.store import StateStore
 from vnode_backfill.decide.coordinator import Coordinator, decide
 from vnode_backfill.decide.next_epoch import Sample

@@ -58,6 +58,23 @@ class GtidSet:
             merged.setdefault(source, []).extend(intervals)
         return GtidSet(tuple(sorted((source, _normal(intervals)) for source, intervals in merged.items())))
 
+    def intersection(self, other: GtidSet) -> GtidSet:
+        """The transactions that both sets hold."""
+        theirs = dict(other.sources)
+        both = (
+            (source, [(max(a, c), min(b, d)) for a, b in mine for c, d in theirs.get(source, ())])
+            for source, mine in self.sources
+        )
+        held = ((source, _normal([each for each in found if each[0] <= each[1]])) for source, found in both)
+        return GtidSet(tuple((source, intervals) for source, intervals in held if intervals))
+
+    def lacks_before(self, gtid: str, other: GtidSet) -> bool:
+        """Whether the other set holds a transaction of the same source with a lower number that this one does not."""
+        source, _, number = gtid.lower().rpartition(":")
+        _, last = _interval(number, gtid)
+        earlier = GtidSet(((source, ((1, last - 1),)),)) if last > 1 else GtidSet()
+        return not self.holds_all(other.intersection(earlier))
+
     def __bool__(self) -> bool:
         return bool(self.sources)
 
@@ -104,6 +121,15 @@ def parse_gtids(text: str) -> GtidSet | MariaDbGtidPosition:
     """Either form, recognised by its shape."""
     first = text.split(",", maxsplit=1)[0].strip()
     return MariaDbGtidPosition.parse(text) if _MARIADB.match(first) else GtidSet.parse(text)
+
+
+def sampled_of(logged: str, sampled: str) -> str:
+    """The logged transactions that a sample of the server holds; MariaDB's samples hold all that are logged.
+
+    MySQL counts a transaction as executed after it has logged it.
+    """
+    known = parse_gtids(logged)
+    return str(known.intersection(GtidSet.parse(sampled))) if isinstance(known, GtidSet) else logged
 
 
 def _interval(part: str, item: str) -> Interval:

@@ -47,6 +47,8 @@ class MetStatements:
     error: BackfillError | None = None
     failed_at: tuple[int, int] | None = None
     """File number and position of a boundary before the error: up to there the table can be read."""
+    parent_changed: tuple[int, int] | None = None
+    """Where the last statement ends that may have changed a parent of the table: its rows, columns, keys or name."""
 
     def shift(self, files: int) -> None:
         """Add so much to every file number, as `LogBatch.shifted` does."""
@@ -57,6 +59,8 @@ class MetStatements:
         ]
         if self.failed_at is not None:
             self.failed_at = _shifted(self.failed_at, files)
+        if self.parent_changed is not None:
+            self.parent_changed = _shifted(self.parent_changed, files)
 
 
 def _shifted(point: tuple[int, int], files: int) -> tuple[int, int]:

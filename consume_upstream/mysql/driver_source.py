@@ -11,7 +11,7 @@ question is asked over it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -24,11 +24,13 @@ from consume_upstream.mysql.known_table import KnownTable
 from consume_upstream.mysql.positions.file_identity import take_identity
 from consume_upstream.mysql.positions.held_log import HeldFiles, read_held_log
 from consume_upstream.mysql.positions.offsets import LogQuestions
+from consume_upstream.mysql.positions.slice_end import find_slice_end
 from consume_upstream.mysql.rows.session import MySqlSession
 from consume_upstream.upstream_table import UpstreamTable
-from vnode_backfill.words.errors import LawBrokenError, SourceError
+from vnode_backfill.words.errors import LawBrokenError, OffsetError, SourceError
 
 CONNECTIONS = 2
+_SLICES = 16
 
 
 class DriverSource:
@@ -67,6 +69,27 @@ class DriverSource:
             identity = take_identity(lambda: connection, self.table.identity.flavour, written)
         return replace(written, log=str(identity))
 
+    def slice_end(self, after: CdcOffset, upto: CdcOffset, length: int) -> CdcOffset | None:
+        """A boundary at least `length` bytes of the log after `after` and before `upto`; None if there is none.
+
+        What is wrong with the log is for its reader to say: here it only means that no boundary is known.
+        """
+        first, last = after.in_era(0), upto.in_era(0)
+        try:
+            found = self._connections.slices.end(first, last, length, lambda: self._find_slice_end(first, last, length))
+        except (SourceError, OffsetError):
+            return None
+        return None if found is None else found.in_era(upto.era)
+
+    def _find_slice_end(self, after: CdcOffset, upto: CdcOffset, length: int) -> CdcOffset | None:
+        flavour = self.table.identity.flavour
+        with self.connection() as connection:
+            found = find_slice_end(lambda: connection, flavour, after, upto, length)
+        if found is None or found.log:
+            return found
+        with self.connection() as connection:
+            return replace(found, log=str(take_identity(lambda: connection, flavour, found)))
+
     def visible_offset(self) -> Visibility:
         return self._questions().visible_offset()
 
@@ -96,8 +119,32 @@ class DriverSource:
         return self.table.log_questions(self.connection)
 
 
+class KnownSlices:
+    """Remembers where slices of the log end: tables at one offset are given one end, and the log is skimmed once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, str, int, int, int], tuple[CdcOffset | None, tuple[int, int]]] = {}
+        """What was found from an offset on, and up to where it was looked for. A log that was reset has the same offsets."""
+
+    def end(
+        self, after: CdcOffset, upto: CdcOffset, length: int, find: Callable[[], CdcOffset | None]
+    ) -> CdcOffset | None:
+        """What was found from this offset on, or else is found now; it is before `upto`."""
+        place = (after.server, after.log, *after.order, length)
+        with self._lock:
+            found, looked = self._known.get(place, (None, (0, 0)))
+            if looked != upto.order and (found is None or found.order >= upto.order):
+                if len(self._known) >= _SLICES:
+                    self._known.clear()
+                self._known[place] = None, upto.order
+                found = find()
+                self._known[place] = found, upto.order
+            return found
+
+
 class _Connections:
-    """A few connections to the server of a table."""
+    """A few connections to the server of a table, and what its tables need to know only once."""
 
     def __init__(self, table: KnownTable) -> None:
         self._table = table
@@ -105,6 +152,7 @@ class _Connections:
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._closed = False
+        self.slices = KnownSlices()
 
     @contextmanager
     def lent(self) -> Iterator[Connection]:

@@ -37,8 +37,10 @@ class KnownTable:
     """The first and last id under which the log may be read; each reader takes its own."""
     era: int = 0
     """Which of the job's logs this server's is (see `offset`); every offset returned or taken here is of it."""
+    follows_parents: bool = False
+    """Whether foreign keys may change rows of the table outside the log, because their tables are looked at."""
     parents: tuple[CascadingParent, ...] = ()
-    """The tables whose changes change rows of this one outside the log."""
+    """Those tables, where they are known: they are of a copy, and stored with it."""
 
     def connect(self) -> Connection:
         """A read-only connection to the server the job knows, and to no other; the caller closes it."""

@@ -12,7 +12,7 @@ from typing import Self
 import pyarrow as pa
 
 from consume_upstream.log.batch import SharedBatch
-from consume_upstream.log.cascade import CascadingParent
+from consume_upstream.log.cascade import CascadingParent, together
 from consume_upstream.log.continuity import check_same_file
 from consume_upstream.log.identity import LogIdentity
 from consume_upstream.log.offset import CdcOffset, Visibility, era_shift
@@ -39,7 +39,7 @@ from consume_upstream.mysql.schema.definition import read_definition
 from consume_upstream.mysql.server import ask, identify
 from consume_upstream.upstream_table import TableSize
 from vnode_backfill.words.columns import TableDefinition
-from vnode_backfill.words.errors import PlanRefusedError, SourceError
+from vnode_backfill.words.errors import BackfillError, PlanRefusedError, SourceError
 from vnode_backfill.words.key import Key, KeyKind
 from vnode_backfill.words.schema_change import CreatedTable, RowsOfPartitions, StatementOutcome
 
@@ -105,22 +105,23 @@ class MySqlTable(KnownTable):
         return replace(self, definition=definition)
 
     def with_parents(self) -> Self:
-        """A table that is gone, or of which a parent is, has those that it had: the log says what became of it.
-
-        A table that is followed without parents stays so: its foreign keys change no row, or it is refused.
-        """
-        if not self.parents:
+        if not self.follows_parents:
             return self
+        with self.connect() as connection:
+            return replace(self, parents=read_parents(connection, self.definition.database, self.definition.table))
+
+    def with_known_parents(self, stored: Sequence[CascadingParent]) -> Self:
+        """A table that is gone, or of which a parent is, has those that are stored: the log says what became of it."""
         try:
-            with self.connect() as connection:
-                return replace(self, parents=read_parents(connection, self.definition.database, self.definition.table))
-        except (PlanRefusedError, SourceError) as error:
+            now = self.with_parents().parents
+        except BackfillError as error:
             if error.retryable:
                 raise
-            return self
+            now = ()
+        return replace(self, parents=together(stored, now))
 
     def parent(self, parent: CascadingParent) -> Self:
-        return replace(self, definition=parent.definition, parents=())
+        return replace(self, definition=parent.definition, parents=(), zero_dates="null")
 
     def effect_of(self, found: FoundStatement, *, gone: RowsOfPartitions = "delete") -> StatementOutcome | None:
         return statements.effect_of(self, found, gone=gone)
@@ -245,7 +246,7 @@ class MySqlTable(KnownTable):
     ) -> Iterator[SharedBatch]:
         """Every change of each of the tables in `(after, upto]`, over one dump of this table's server."""
         wanted = [
-            WantedTable(table.definition, table.zero_dates, found, tuple(parent.name for parent in table.parents))
+            WantedTable(table.definition, table.zero_dates, found, tuple(each.definition for each in table.parents))
             for table, found in zip(tables, met, strict=True)
         ]
         server_id, flavour = self._server_id(reader), self.identity.flavour

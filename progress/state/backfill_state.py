@@ -220,6 +220,15 @@ class BackfillState:
         )
 
     @property
+    def is_read_and_merged(self) -> bool:
+        """Every vnode is live: no read waits for its high watermark.
+
+        The sink may still have to follow a statement, unlike that of a job that is live, and a cascade may have ended
+        the copy: the rest of the log is not captured at once for a copy that is replaced.
+        """
+        return all(v.phase is Phase.LIVE and v.complete is not None for v in self.vnodes)
+
+    @property
     def rows(self) -> int:
         return sum(v.rows for v in self.vnodes)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from consume_upstream.log.cascade import CascadingParent
 from consume_upstream.log.offset import CdcOffset
 from vnode_backfill.words.columns import TableDefinition, what_changed
 from vnode_backfill.words.key_range import Bounds
@@ -38,6 +39,8 @@ class BegunPlan:
     facts: TableFacts
     bounds: Bounds
     since: datetime
+    parents: tuple[CascadingParent, ...] = ()
+    """The tables whose changes have changed rows of this one outside the log since `first`."""
 
     @property
     def name(self) -> str:
@@ -83,11 +86,19 @@ class PlanProgress:
         }  # fmt: skip
 
 
-def why_not_continued(begun: BegunPlan, now: TableDefinition, vnodes: int, target: int, log_fault: str) -> str:
+def why_not_continued(
+    begun: BegunPlan,
+    now: TableDefinition,
+    vnodes: int,
+    target: int,
+    log_fault: str,
+    *,
+    parents: tuple[CascadingParent, ...] = (),
+) -> str:
     """Why the plan must be made from the beginning; empty if it can be continued.
 
     `target` is how many rows a range of a table with these facts would get now. `log_fault` says why the log cannot be
-    read from `first` on, and is empty if it can.
+    read from `first` on, and is empty if it can. `parents` are those that the table has now.
     """
     then = begun.definition
     if (then.database, then.table) != (now.database, now.table):
@@ -98,6 +109,8 @@ def why_not_continued(begun: BegunPlan, now: TableDefinition, vnodes: int, targe
         return "the table has other partitions"
     if then.primary != now.primary:
         return "the table has another primary key"
+    if begun.parents != parents:
+        return "its foreign keys cascade from other tables now"
     if (begun.vnodes, begun.target) != (vnodes, target):
         return f"it has {begun.vnodes} vnodes and ranges of {begun.target:,} rows, not {vnodes} and {target:,}"
     if log_fault:

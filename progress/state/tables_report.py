@@ -33,6 +33,7 @@ from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import BackfillError
 
 Value = TypeVar("Value", int, float)
+Numbers = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 _WORST_FIRST = (
     JobPhase.PLANNING, JobPhase.SNAPSHOT, JobPhase.PAUSED, JobPhase.CATCH_UP, JobPhase.LIVE, JobPhase.STOPPED,
@@ -166,11 +167,28 @@ def _known(fold: Callable[[list[Value]], Value], values: Iterable[Value | None])
     return fold(found) if found else None
 
 
-def grid_of(parts: Sequence[Report]) -> tuple[VnodeProgress, ...]:
-    """Each vnode of the job: the rows of all tables, and the phase of the table that is least far."""
+class KnownNumbers:
+    """Rows and phases of the vnodes of each table, kept while its report has the same ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[VnodeProgress, ...], Numbers]] = {}
+
+    def of(self, report: Report) -> Numbers:
+        name, vnodes = report.subject.job, report.vnodes
+        held = self._known.get(name)
+        if held is None or held[0] is not vnodes:
+            held = self._known[name] = vnodes, _numbers(vnodes)
+        return held[1]
+
+
+def grid_of(parts: Sequence[Report], known: KnownNumbers | None = None) -> tuple[VnodeProgress, ...]:
+    """Each vnode of the job: the rows of all tables, and the phase of the table that is least far.
+
+    Who asks again and again keeps what is `known`: most tables have not changed since.
+    """
     if not parts or len({len(part.vnodes) for part in parts}) != 1:
         return parts[0].vnodes if parts else ()
-    numbers = [_numbers(part.vnodes) for part in parts]
+    numbers = [_numbers(part.vnodes) if known is None else known.of(part) for part in parts]
     rows = np.sum([each for each, _ in numbers], axis=0).tolist()
     phases = np.min([each for _, each in numbers], axis=0).tolist()
     return tuple(
@@ -179,7 +197,7 @@ def grid_of(parts: Sequence[Report]) -> tuple[VnodeProgress, ...]:
     )
 
 
-def _numbers(vnodes: tuple[VnodeProgress, ...]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _numbers(vnodes: tuple[VnodeProgress, ...]) -> Numbers:
     """Rows and phases of one table."""
     rows = np.fromiter((vnode.rows for vnode in vnodes), np.int64, len(vnodes))
     return rows, np.fromiter((_PHASES.index(vnode.phase) for vnode in vnodes), np.int64, len(vnodes))

@@ -17,7 +17,8 @@ from deltalake import DeltaTable
 from progress.state.backfill_state import BackfillState, RequestKind
 from progress.state.estimates import Estimates
 from progress.state.report import percent_of
-from progress.store.checkpoint_rows import (
+from progress.store.lease import Lease
+from progress.store.rows.checkpoint_rows import (
     CHECKPOINT_SCHEMA,
     JOB,
     LEASE,
@@ -27,7 +28,7 @@ from progress.store.checkpoint_rows import (
     document_of,
     document_row,
 )
-from progress.store.job_rows import (
+from progress.store.rows.job_rows import (
     ESTIMATE_COLUMNS,
     JOB_SCHEMA,
     PLAN_SCHEMA,
@@ -38,7 +39,6 @@ from progress.store.job_rows import (
     read_record,
     record_row,
 )
-from progress.store.lease import Lease
 from progress.store.state_form import DRIVER, Checkpoint, CommitPoint, StateFolder
 from progress.store.state_table import StateTable, as_schema, rows_where, state_errors
 from vnode_backfill.words.errors import StateError

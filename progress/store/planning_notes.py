@@ -23,6 +23,7 @@ from threading import RLock
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from consume_upstream.log.cascade import CascadingParent
 from consume_upstream.log.offset import CdcOffset
 from progress.state.planning import BegunPlan
 from progress.store.lease import Process
@@ -199,6 +200,7 @@ class _StoredNote(BaseModel):
     noted_at: datetime
     lease: timedelta
     made: int
+    parents: list[dict[str, object]] = []
 
 
 def _to_json(note: PlanningNote) -> bytes:
@@ -214,9 +216,10 @@ def _to_json(note: PlanningNote) -> bytes:
         process=_StoredProcess(
             host=process.host, pid=process.pid, machine=process.machine, started=process.started
         ),
-        noted_at=note.noted_at, lease=note.lease, made=note.made,
+        noted_at=note.noted_at, lease=note.lease, made=note.made, parents=[each.to_json() for each in plan.parents],
     )  # fmt: skip
-    return stored.model_dump_json().encode()
+    # Earlier releases know every key, and drop a note with another one: they would not look at the parents.
+    return stored.model_dump_json(exclude=None if plan.parents else {"parents"}).encode()
 
 
 def _from_json(text: bytes) -> PlanningNote:
@@ -230,9 +233,9 @@ def _from_json(text: bytes) -> PlanningNote:
     # Whatever was stored must be a beginning of this table's plan.
     if Cuts(list(bounds)).bounds[0][0] != minimum or bounds[-1][0] > maximum:
         raise StateError("a planning note does not begin at the table's minimum, or leads beyond its maximum")
-    plan = BegunPlan(
-        definition, stored.vnodes, stored.target, CdcOffset.from_json(stored.first), facts, bounds, stored.since
-    )
+    parents = tuple(CascadingParent.from_json(each) for each in stored.parents)
+    first = CdcOffset.from_json(stored.first)
+    plan = BegunPlan(definition, stored.vnodes, stored.target, first, facts, bounds, stored.since, parents)
     process = Process(**stored.process.model_dump())
     return PlanningNote(plan, stored.owner, process, stored.noted_at, stored.lease, stored.made)
 

@@ -26,10 +26,10 @@ from progress.state.backfill_state import BackfillState, Request, RequestKind
 from progress.state.estimates import Estimates
 from progress.state.report import AskedRequest
 from progress.store.checkpoint_form import CheckpointForm
-from progress.store.checkpoint_rows import JOB, Bookkeeping, document_of
-from progress.store.job_rows import JobRecord
 from progress.store.lease import Heartbeat, Lease
-from progress.store.request_rows import REQUEST_SCHEMA, read_requests, with_requests
+from progress.store.rows.checkpoint_rows import JOB, Bookkeeping, document_of
+from progress.store.rows.job_rows import JobRecord
+from progress.store.rows.request_rows import REQUEST_SCHEMA, read_requests, with_requests
 from progress.store.state_form import Checkpoint, MakeForm, StateFolder
 from progress.store.state_table import DEFAULT_RETENTION, Retention, StateTable
 from vnode_backfill.words.errors import BuriedError, OvertakenError, StateError

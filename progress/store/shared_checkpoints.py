@@ -34,8 +34,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from progress.state.parked import ParkedDocument
-from progress.store.checkpoint_rows import CHECKPOINT_SCHEMA, LEASE, TABLE, document_of, document_row
 from progress.store.lease import Lease
+from progress.store.rows.checkpoint_rows import CHECKPOINT_SCHEMA, LEASE, TABLE, document_of, document_row
+from progress.store.rows.packed_rows import PackedRows
 from progress.store.state_form import DRIVER, Checkpoint, StateFolder
 from progress.store.state_table import StateTable, as_schema, state_errors
 from vnode_backfill.words.errors import BackfillError, FencedError, LawBrokenError, OvertakenError, StateError
@@ -89,13 +90,14 @@ class _Content:
             parked=said.parked or self.parked,
         )
 
-    def rows(self) -> pa.Table:
+    def rows(self, packed: PackedRows) -> pa.Table:
         documents = [document_row(LEASE, self.lease.to_json())] if self.lease else []
         documents += [document_row(CUT, self.cut)] if self.cut else []
         documents += [document_row(ASIDE, self.aside)] if self.aside else []
         documents += [document_row(PARKED, self.parked.text)] if self.parked else []
         # In one piece: each table's rows are a piece of their own, and a piece costs more to write than its rows.
-        return pa.concat_tables([*(_marked(row, None) for row in documents), *self.tables.values()]).combine_chunks()
+        parts = [*(_marked(row, None) for row in documents), *packed.parts(self.tables)]
+        return pa.concat_tables(parts).combine_chunks()
 
 
 _NOTHING = _Content(None, 0, None, {})
@@ -110,6 +112,7 @@ class SharedCheckpoints:
         self._lock = RLock()
         self._newest: _Content | None = None
         self._pinned: _Content | None = None
+        self._packed = PackedRows()
         self._commits, self._tidy_every = 0, folder.retention.commits
 
     @property
@@ -217,7 +220,9 @@ class SharedCheckpoints:
             newest = self._newest or _NOTHING
             content = newest.with_rows(changed, lease, said)
             try:
-                landed = self.commits.replace(newest.handle, content.rows(), {DRIVER: lease.generation, **numbered})
+                landed = self.commits.replace(
+                    newest.handle, content.rows(self._packed), {DRIVER: lease.generation, **numbered}
+                )
             except OvertakenError:
                 self._holds = False
                 raise

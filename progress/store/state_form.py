@@ -20,9 +20,9 @@ from deltalake import DeltaTable
 from progress.state.backfill_state import BackfillState, RequestKind
 from progress.state.estimates import Estimates
 from progress.state.parked import ParkedDocument, may_rest, moved_on
-from progress.store.checkpoint_rows import Bookkeeping, from_rows
-from progress.store.job_rows import JobRecord
 from progress.store.lease import Lease
+from progress.store.rows.checkpoint_rows import Bookkeeping, from_rows
+from progress.store.rows.job_rows import JobRecord
 from progress.store.state_table import Retention, StateTable
 from vnode_backfill.words.key_range import SplitPlan
 

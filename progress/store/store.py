@@ -26,11 +26,11 @@ from deltalake import DeltaTable
 from progress.state.backfill_state import BackfillState, Request
 from progress.state.report import AskedRequest
 from progress.store.checkpoint_form import CheckpointForm
-from progress.store.checkpoint_rows import CHECKPOINT_SCHEMA, Bookkeeping, from_rows, to_rows
-from progress.store.job_rows import JobRecord
 from progress.store.lease import Lease, Process
 from progress.store.reader import Identity, Loaded, Snapshot, StateReader, folder_name
-from progress.store.request_rows import read_requests
+from progress.store.rows.checkpoint_rows import CHECKPOINT_SCHEMA, Bookkeeping, from_rows, to_rows
+from progress.store.rows.job_rows import JobRecord
+from progress.store.rows.request_rows import read_requests
 from progress.store.state_form import DRIVER, Checkpoint, MakeForm
 from progress.store.state_table import DEFAULT_RETENTION, Retention
 from vnode_backfill.words.errors import FencedError, LawBrokenError, OvertakenError, StateError

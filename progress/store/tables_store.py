@@ -16,10 +16,10 @@ from progress.state.backfill_state import BackfillState, Request
 from progress.state.parked import ParkedDocument
 from progress.state.report import AskedRequest
 from progress.store.checkpoint_form import CheckpointForm
-from progress.store.checkpoint_rows import identity_of
 from progress.store.lease import Lease
 from progress.store.reader import Shown, folder_name
-from progress.store.request_rows import REQUEST_SCHEMA
+from progress.store.rows.checkpoint_rows import identity_of
+from progress.store.rows.request_rows import REQUEST_SCHEMA
 from progress.store.shared_checkpoints import JobCheckpoints, OfAll, SharedCheckpoints
 from progress.store.state_form import StateFolder
 from progress.store.state_table import DEFAULT_RETENTION, Retention, StateTable

@@ -19,13 +19,28 @@ from progress.state.backfill_state import BackfillState, RequestKind
 from progress.state.estimates import Estimates
 from progress.state.report import percent_of
 from progress.state.walk_state import Walk, rows_left, shown, walk_plan_of
-from progress.store.checkpoint_rows import CHECKPOINT_SCHEMA, Bookkeeping, document_of, document_row, from_rows, to_rows
-from progress.store.job_rows import JobRecord
 from progress.store.lease import Lease, Process
+from progress.store.rows.checkpoint_rows import (
+    CHECKPOINT_SCHEMA,
+    Bookkeeping,
+    document_of,
+    document_row,
+    from_rows,
+    to_rows,
+)
+from progress.store.rows.job_rows import JobRecord
+from progress.store.rows.walk_rows import (
+    PLANS,
+    WALK_SCHEMA,
+    StoredWalk,
+    from_row,
+    record_from_json,
+    record_to_json,
+    to_row,
+)
 from progress.store.state_form import DRIVER, Checkpoint, StateFolder
 from progress.store.state_table import DEFAULT_RETENTION, Retention, StateTable, state_errors
 from progress.store.store import StateStore
-from progress.store.walk_rows import PLANS, WALK_SCHEMA, StoredWalk, from_row, record_from_json, record_to_json, to_row
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import LawBrokenError, PlanRefusedError
 from vnode_backfill.words.key_range import SplitPlan, key_from_text, key_to_text

@@ -26,8 +26,8 @@ from progress.state.backfill_state import (
     new_state,
 )
 from progress.state.walk_state import WHOLE_KEY, Walk, walk_plan
+from progress.store.rows.walk_rows import WALK_SCHEMA, _document
 from progress.store.store import JobRecord, StateStore
-from progress.store.walk_rows import WALK_SCHEMA, _document
 from progress.store.walk_store import SingleStore, store_of
 from tests.histories.walk_simulation import WalkDriver, WalkSimulation
 from tests.simulation.actors import Steps

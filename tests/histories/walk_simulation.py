@@ -13,9 +13,9 @@ from typing import ClassVar
 from progress.state.backfill_state import BackfillState, Request, RequestKind, new_state
 from progress.state.migration import migrated_plan, migrated_state
 from progress.state.walk_state import WHOLE_KEY, Walk, walk_plan
-from progress.store.checkpoint_rows import Bookkeeping
 from progress.store.lease import Lease, Process
-from progress.store.walk_rows import PLANS, StoredWalk, from_row, to_row
+from progress.store.rows.checkpoint_rows import Bookkeeping
+from progress.store.rows.walk_rows import PLANS, StoredWalk, from_row, to_row
 from tests.simulation.actors import BOUNDS, Driver, Steps, planned
 from tests.simulation.simulator import Simulation
 from tests.simulation.source import Row

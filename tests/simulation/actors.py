@@ -210,7 +210,9 @@ class Driver:
         )
 
     def cascaded(self, stretch: list[Transaction], captured: CdcOffset) -> CdcOffset | None:
-        """The last change of a parent that was captured."""
+        """The last change of a parent that was captured. Nobody looks once a new copy has to follow."""
+        if self.saved.schema.cascaded is not None:
+            return None
         ends = [t.end for t in stretch if t.hidden and t.end <= captured]
         return max(ends, key=lambda end: end.order, default=None)
 
@@ -322,12 +324,22 @@ class Driver:
             visible = self.source.visible_offset()
             yield None
             written = self.source.written_offset()
-        rows, short = self.random.randrange(12), self.says_short()
-        yield Sampled(Sample(written, visible, rows, hold=self.is_held(), short=short), action.ticket)
+        rows, short, end = self.random.randrange(12), self.says_short(), self.slice_end(written)
+        sample = Sample(written, visible, rows, hold=self.is_held(), short=short, slice_end=end)
+        yield Sampled(sample, action.ticket)
 
     def is_held(self) -> bool:
         """The source has another definition than the job knows: no range is read until the log explains it."""
         return self.source.columns != self.width(self.saved.schema.newest)
+
+    def slice_end(self, written: CdcOffset) -> CdcOffset | None:
+        """Any boundary since the sample before, or none: how long a slice is may not matter."""
+        last = self.saved.intent.written if self.saved.intent else self.saved.written
+        ends = [t.end for t in self.source.log if last < t.end < written]
+        if not ends or self.random.random() < 0.4:
+            return None
+        end = self.random.choice(ends)
+        return replace(end, gtids=self.source.gtids_before(end))
 
     def says_short(self) -> bool:
         """Whether the log since the sample before is short, which is at random: nothing but speed may depend on it."""

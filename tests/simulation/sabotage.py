@@ -158,6 +158,29 @@ def _always_own_slice(state: BackfillState, sample: next_epoch.Sample) -> bool:
     return sample.short
 
 
+class WithoutSlices(Driver):
+    """Captures up to each sample, for rules that few histories need: they are rarer still among short slices."""
+
+    def slice_end(self, written: CdcOffset) -> None:  # noqa: ARG002 - there is none
+        return None
+
+
+def _cut_before_live(state: BackfillState) -> bool:
+    return True
+
+
+class _CutsAnewOnReplay(Simulation):
+    """Keeps no word of it in the intent: a repeat ends at the sample, whatever the attempt before has buffered."""
+
+    def _recover(self) -> None:
+        state = self.store.state
+        if state.intent is not None and state.is_live:
+            last = max((t.end for t in self.source.log), default=state.intent.written)
+            later = replace(state.intent, written=max(last, state.intent.written))
+            self.store.states[-1] = replace(state, intent=later)
+        super()._recover()
+
+
 def _unchecked(state: BackfillState) -> None:
     """The law that would name it before any row is wrong."""
 
@@ -417,10 +440,14 @@ SABOTAGES: dict[str, Sabotage] = {
             (states, "_check_own_slice", _unchecked),
         )
     ),
+    "slices: the log is cut while ranges are unread": Sabotage(patches=((next_epoch, "_may_cut", _cut_before_live),)),
+    "slices: cut again by a repeat": Sabotage(simulation=_CutsAnewOnReplay),
     "rule 6: a visibility with holes": Sabotage(patches=((offsets, "resolve", _with_holes),)),
     "rule 7: changes outside the plan are dropped": Sabotage(patches=((UpstreamMarks, "view", _outside_too),)),
     "rule 8: the stored vnode decides": Sabotage(driver=_TrustsStoredVnode),
-    "rule 9: a range is read again at once": Sabotage(patches=((next_epoch, "_readable", _readable_without_floor),)),
+    "rule 9: a range is read again at once": Sabotage(
+        driver=WithoutSlices, patches=((next_epoch, "_readable", _readable_without_floor),)
+    ),
     "rule 9: applied is reset": Sabotage(patches=((honour_requests, "_set_back", _applied_reset),)),
     "rule 9: a range read again is appended": Sabotage(driver=_AppendsReread),
     "rule 10: appends and replacements share an id": Sabotage(driver=_OneTransactionId),

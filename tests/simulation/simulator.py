@@ -36,6 +36,7 @@ from vnode_backfill.decide.protocol import (
     RangesRead,
     RequestArrived,
     RestartEpoch,
+    Sampled,
     Started,
     Stop,
     event_of,
@@ -76,6 +77,8 @@ class Simulation:
     changed_logs: int = 0
     ended: int = 0
     own_slices: int = 0
+    slices: int = 0
+    drained_slices: int = 0
     versions: int = 0
     renewed: int = 0
     columns: int = 1
@@ -176,6 +179,12 @@ class Simulation:
         if isinstance(event, PROGRESS) and (actions or self.coordinator.saved is not before):
             raise WrongError(f"{event} was decided on: {actions}")
         self._say(f"{type(event).__name__} -> {self.coordinator.stage} {[type(a).__name__ for a in actions]}")
+        if isinstance(event, Sampled) and event.sample.slice_end is not None:
+            pending = self.coordinator.pending
+            intent = pending.intent if pending is not None else None
+            if intent is not None and intent.written is event.sample.slice_end:
+                self.slices += 1
+                self.drained_slices += intent.kind is BarrierKind.SYNC_CHECKPOINT
         if self.coordinator.saved is not before:
             self.driver.saved, self.driver.plan = self.coordinator.saved, self.coordinator.plan
             self.commits += 1
@@ -235,7 +244,7 @@ class Simulation:
                 self._step()
 
     def _follow(self, steps: int) -> None:
-        """A live job that nobody asks for anything: traffic, crashes and failures only."""
+        """A live job that is not asked to read again: traffic, crashes, failures, and what a SyncCheckpoint is for."""
         self.quiet = False
         for _ in range(steps):
             dice = self.random.random()
@@ -245,6 +254,8 @@ class Simulation:
                 self._crash()
             elif dice < 0.25:
                 self._fail()
+            elif dice < 0.28:
+                self._ask(self._drain())
             else:
                 self._step()
 
@@ -302,7 +313,8 @@ class Simulation:
             self.source.fail_over(
                 frozenset(t.gtid for t in self.source.log if any(each.holds(t.gtid) for each in known))
             )
-            if log_switch.meets_statement_again(state):
+            there = self.source.gtids_before(self.source.written_offset())
+            if log_switch.meets_statement_again(state, there):
                 self.changed_logs += 1
                 self._renew(NewCopy("a statement would come again"))
                 return
@@ -366,6 +378,10 @@ class Simulation:
                 return Request(number, kind, vnodes=vnodes, extend=pick.random() < 0.5)
             case _:
                 return Request(number, kind)
+
+    def _drain(self) -> Request:
+        number, workers = len(self.requests) + 1, self.random.randrange(self.vnode_count + 1)
+        return Request(number, RequestKind.RESCALE, workers=workers) if workers else Request(number, RequestKind.STOP)
 
     def _finish(self) -> None:
         """Stop the traffic, let the job go live, stop it, and compare."""

@@ -28,7 +28,7 @@ from tests.simulation import actors, statements
 from tests.simulation.actors import Driver
 from tests.simulation.cascading import Cascading
 from tests.simulation.recreated import Recreating
-from tests.simulation.sabotage import Sabotage
+from tests.simulation.sabotage import Sabotage, WithoutSlices
 from tests.simulation.source import Statement, Transaction
 from tests.simulation.world import BufferedChange, ModelSink
 from vnode_backfill.decide import coordinator, end_of_epoch, follow_statement, log_switch, next_commit, next_epoch
@@ -83,7 +83,7 @@ class _CascadesOfAWholeCopy(Driver):
         return super().cascaded(stretch, captured) if self.saved.is_whole else None
 
 
-def _never_again(state: BackfillState) -> bool:
+def _never_again(state: BackfillState, there: str) -> bool:
     return False
 
 
@@ -247,7 +247,9 @@ STATEMENT_SABOTAGES: dict[str, Sabotage] = {
     "statements 1: an own slice is merged past the cut": Sabotage(
         patches=tuple((module, "merge_bound", _past_the_cut) for module in _BOUNDS)
     ),
-    "statements 2: a vnode near a cut does not wait": Sabotage(patches=((follow_statement, "_waiting", _unchanged),)),
+    "statements 2: a vnode near a cut does not wait": Sabotage(
+        driver=WithoutSlices, patches=((follow_statement, "_waiting", _unchanged),)
+    ),
     "statements 2: a drain that was cut merges what was read an epoch before": Sabotage(
         patches=((next_epoch, "may_go_live", _live_in_spite_of_a_cut),)
     ),
@@ -286,7 +288,7 @@ STATEMENT_SABOTAGES: dict[str, Sabotage] = {
     ),
     "statements 5: a table that was created begins where the log ends": Sabotage(simulation=_BeginsLate),
     "failover: a statement that was followed is met again": Sabotage(
-        patches=((log_switch, "meets_statement_again", _never_again),), first_seed=580
+        driver=WithoutSlices, patches=((log_switch, "meets_statement_again", _never_again),), first_seed=580
     ),
     "cascades: what was found while the table was copied is forgotten": Sabotage(
         driver=_CascadesOfAWholeCopy, simulation=Cascading

@@ -23,7 +23,7 @@ ALL_SABOTAGES = {**SABOTAGES, **STATEMENT_SABOTAGES}
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_sink_equals_source_after_any_history(chunk: int) -> None:
-    crashes = commits = changed_logs = ended = own_slices = versions = renewed = 0
+    crashes = commits = changed_logs = ended = own_slices = slices = drained = versions = renewed = 0
     for seed in range(chunk, SEEDS, CHUNKS):
         simulation = Simulation(seed)
         simulation.run()
@@ -32,6 +32,8 @@ def test_sink_equals_source_after_any_history(chunk: int) -> None:
         changed_logs += simulation.changed_logs
         ended += simulation.ended
         own_slices += simulation.own_slices
+        slices += simulation.slices
+        drained += simulation.drained_slices
         versions += simulation.versions
         renewed += simulation.renewed
     assert crashes > 0
@@ -39,6 +41,8 @@ def test_sink_equals_source_after_any_history(chunk: int) -> None:
     assert changed_logs > 0
     assert ended > 0
     assert own_slices > 0
+    assert slices > 0
+    assert drained > 0
     assert versions > 0
     assert renewed > 0
 

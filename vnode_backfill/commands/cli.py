@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from vnode_backfill import __version__
+from vnode_backfill.spark.without_pandas import hide_pandas
 from vnode_backfill.words.errors import BackfillError, ConfigError
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """
     arguments = _parsed(sys.argv[1:] if argv is None else argv)
     if arguments.command in _AT_ONCE:
-        sys.meta_path.insert(0, _WithoutPandas())
+        hide_pandas()
         # To look for plugins of pydantic is to read what every installed package says of itself.
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    code = _end_code(arguments)
+    code = _end_code(arguments, ends_process=True)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -48,18 +48,7 @@ def execute(argv: Sequence[str]) -> int:
     return _end_code(_parsed(argv))
 
 
-class _WithoutPandas:
-    """Hides pandas from pyarrow.
-
-    It would load pandas only to ask whether our lists are pandas' own, in a third of a second.
-    """
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:  # noqa: ARG002
-        if fullname == "pandas":
-            raise ModuleNotFoundError(fullname)
-
-
-def _end_code(arguments: argparse.Namespace) -> int:
+def _end_code(arguments: argparse.Namespace, *, ends_process: bool = False) -> int:
     logging.basicConfig(
         level=logging.INFO if arguments.verbose else logging.ERROR, format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
@@ -68,7 +57,7 @@ def _end_code(arguments: argparse.Namespace) -> int:
         for handler in logging.getLogger().handlers:
             handler.addFilter(_without_gateway)
     try:
-        return _dispatch(arguments)
+        return _dispatch(arguments, ends_process=ends_process)
     except BackfillError as error:
         print(f"vnode-backfill: {error}", file=sys.stderr)
         return error.exit_code
@@ -81,7 +70,7 @@ def _without_gateway(record: logging.LogRecord) -> bool:
     return "py4j" not in Path(record.pathname).parts
 
 
-def _dispatch(arguments: argparse.Namespace) -> int:
+def _dispatch(arguments: argparse.Namespace, *, ends_process: bool) -> int:
     # Each command is imported when it runs: `status` must not pay for Spark.
     from vnode_backfill.config.job import load_config
 
@@ -91,6 +80,8 @@ def _dispatch(arguments: argparse.Namespace) -> int:
     if arguments.command == "run":
         overrides["workers"] = arguments.workers
     config = load_config(Path(arguments.config), overrides)
+    if ends_process and arguments.command in _IN_SPARK:
+        _use_process(config)
     if arguments.command == "tables":
         return _tables(config, arguments)
     if config.many and arguments.command != "run":
@@ -98,6 +89,16 @@ def _dispatch(arguments: argparse.Namespace) -> int:
 
         config = chosen_config(config)
     return _request(config, arguments) if arguments.command in _REQUESTS else _work(config, arguments)
+
+
+def _use_process(config: Config) -> None:
+    """This process does nothing else, and ends with the command."""
+    from vnode_backfill.spark.slots import end_process_after
+
+    end_process_after()
+    if config.sink.iotdb is None:
+        # The client of IoTDB uses pandas.
+        hide_pandas()
 
 
 def _tables(config: Config, arguments: argparse.Namespace) -> int:
@@ -183,6 +184,7 @@ def _request(config: Config, arguments: argparse.Namespace) -> int:
 
 
 _REQUESTS = {"rescale", "throttle", "pause", "resume", "stop", "resnapshot", "wait", "drop"}
+_IN_SPARK = {"run", "verify"}
 _AT_ONCE = {"status", "cut", "tables", *_REQUESTS}
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from progress.state.backfill_state import Request, RequestKind
 from vnode_backfill.commands.say import say
-from vnode_backfill.commands.stored_job import with_room_for_workers
+from vnode_backfill.commands.stored_job import sized_session
 from vnode_backfill.config.job import Config, Executor
 from vnode_backfill.job.open.locations import owner, state_store
 from vnode_backfill.job.sink.configured import configured_sink
@@ -20,7 +20,7 @@ from vnode_backfill.words.finding import Level
 from vnode_backfill.words.schema_change import Ended, NewCopy
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
     from progress.state.backfill_state import Failure
     from progress.store.store import StateStore
@@ -61,9 +61,9 @@ def run(
         return 0
     _refuse_several(config, vnodes=asked_vnodes, workers=asked_workers)
     check_writable(config)
-    sized = with_room_for_workers(config)
+    sized, is_live = sized_session(config)
     daemon = configured_sink(config).daemon_module
-    with session_starting(sized, master, quiet=not verbose, daemon_module=daemon) as session:
+    with session_starting(sized, master, quiet=not verbose, daemon_module=daemon, at_once=not is_live) as session:
         # Only now, because it takes a second in which the JVM starts already.
         from vnode_backfill.job.open.open import open_configured
         from vnode_backfill.job.open.source import load_kernels
@@ -83,7 +83,7 @@ def run(
             _ask_for_workers(opened, asked_workers)
             try:
                 say_once(config, opened)
-                _say_of_slots(sized, awaited_session(session, config, opened.store))
+                _say_of_slots(sized, session, opened.store)
                 while True:
                     watched = partial(Watch, config, opened, face, faces=faces)
                     failure, ending = _run_opened(config, session, opened, Until(until), watched)
@@ -146,7 +146,7 @@ def _open_patiently(config: Config, open_job: Callable[[], Opened]) -> Opened:
             time.sleep(limits.pause(attempt))
 
 
-def awaited_session(session: StartingSession, config: Config, store: StateStore) -> SparkSession:
+def awaited_session(session: StartingSession, config: Config, store: StateStore) -> SparkContext:
     """The session once it is up.
 
     Until then nobody else renews the lease, and a cluster may take longer than that lasts.
@@ -175,12 +175,12 @@ def _run_opened(
 
     watch = open_watch()
     services = Services(
-        config, session.result(), opened.table, open_sink(config, opened.record, opened.store, opened.table),
+        config, session, opened.table, open_sink(config, opened.record, opened.store, opened.table),
         change_buffer(config, opened.record, opened.store), opened.store,
-        SourceThrottle(config.limits.throttle), watch.metrics, session.watch,
+        SourceThrottle(config.limits.throttle), watch.metrics, session,
     )  # fmt: skip
     job = job_of(services, opened, watch)
-    session.watch.excused = lambda: job.is_stopping
+    session.excused = lambda: job.is_stopping
     state, failure = job.run(Until.LIVE if opened.start.bounded else until)
     description = configured_sink(config)
     if job.leaves_tasks and not description.fences_drivers:
@@ -225,11 +225,12 @@ def say_once(config: Config, opened: Opened) -> None:
             notices.settle(config, record.name, record.id)
 
 
-def _say_of_slots(config: Config, session: SparkSession) -> None:
-    """Warn of a session with fewer task slots than the job needs: only a session knows how many it has."""
+def _say_of_slots(config: Config, session: StartingSession, store: StateStore) -> None:
+    """Warn of a session with fewer task slots than the job needs. One that starts at once is waited for."""
     from vnode_backfill.spark.slots import check_slots, session_slots
 
-    found = check_slots(config, session_slots(session.sparkContext))
+    slots = session.slots
+    found = check_slots(config, session_slots(awaited_session(session, config, store)) if slots is None else slots)
     if found.level is Level.WARNING:
         say(f"warning: {found.fact}", f"hint: {found.fix}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from progress.state.backfill_state import BackfillState
 from progress.store.store import Identity, Loaded, StateStore
 from vnode_backfill.config.job import Config
 from vnode_backfill.job.open.locations import ask_state, state_store
@@ -32,12 +33,22 @@ def _no_job(config: Config) -> StateError:
 
 def with_room_for_workers(config: Config) -> Config:
     """The configuration by which a session is sized: a job that was rescaled has more workers than its file says."""
+    return sized_session(config)[0]
+
+
+def sized_session(config: Config) -> tuple[Config, bool]:
+    """The same, and whether the job is live, so that it may never need Spark."""
+    states = _stored_states(config)
+    workers = max((len(state.assignment) for state in states), default=0)
+    is_live = bool(states) and all(state.is_live for state in states)
+    return config.model_copy(update={"workers": max(config.workers, workers)}), is_live
+
+
+def _stored_states(config: Config) -> list[BackfillState]:
     if config.many:
         from vnode_backfill.job.tables.parts import tables_store
 
         shown = tables_store(config).shown(lambda names: names)
-        workers = max((len(each.state.assignment) for each in shown.tables.values()), default=0) if shown else 0
-    else:
-        found = state_store(config).status_snapshot()
-        workers = len(found.state.assignment) if found else 0
-    return config.model_copy(update={"workers": max(config.workers, workers)})
+        return [each.state for each in shown.tables.values()] if shown else []
+    found = state_store(config).status_snapshot()
+    return [found.state] if found else []

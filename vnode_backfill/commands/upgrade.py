@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from progress.store.job_rows import JobRecord
 from progress.store.lease import Lease
+from progress.store.rows.job_rows import JobRecord
 from progress.store.store import StateStore
 from vnode_backfill.commands.compact import check_walked
 from vnode_backfill.commands.requests import writable_job

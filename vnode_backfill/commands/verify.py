@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from vnode_backfill.commands.stored_job import stored_job
 from vnode_backfill.commands.tables.asked import check_one_table
-from vnode_backfill.commands.tables.verify import OpenTasks, compare_tables, verify_tables
+from vnode_backfill.commands.tables.verify import CompareTable, OpenTasks, compare_tables, verify_tables
 from vnode_backfill.config.job import Config
 from vnode_backfill.job.open.locations import state_store
 from vnode_backfill.job.sink.configured import configured_sink
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from consume_upstream.upstream_table import UpstreamTable
     from progress.store.store import Loaded
     from vnode_backfill.job.sink.description import Verdict
-    from vnode_backfill.verify.pace import SourcePace
+    from vnode_backfill.verify.pace import RowAccount, SourcePace
     from vnode_backfill.verify.table import JobProgress
     from vnode_backfill.verify.tasks import TaskRunner
 
@@ -42,7 +42,7 @@ def verify(
         )
     if config.many:
         tasks = partial(_tasks, config, master, quiet=not verbose)
-        return verify_tables(config, only, tasks=tasks, compare=_verdict, as_json=as_json)
+        return verify_tables(config, only, tasks=tasks, compare=_sharing(config), as_json=as_json)
     check_one_table(config, only)
     verdict = compare(config, master=master, verbose=verbose)
     print(verdict.json if as_json else verdict.text)
@@ -52,17 +52,25 @@ def verify(
 def compare(config: Config, *, master: str | None, verbose: bool = False) -> Verdict:
     """Compare source and target of the job's table, or of all its tables."""
     tasks = partial(_tasks, config, master, quiet=not verbose)
-    return compare_tables(config, (), tasks=tasks, compare=_verdict) if config.many else _verdict(config, tasks)
+    return compare_tables(config, (), tasks=tasks, compare=_sharing(config)) if config.many else _verdict(config, tasks)
 
 
-def _verdict(config: Config, tasks: OpenTasks) -> Verdict:
+def _sharing(config: Config) -> CompareTable:
+    """How each of many tables is compared: together they read as many rows a second as the job may."""
+    from vnode_backfill.verify.pace import RowAccount
+
+    rate = config.limits.rows_per_second
+    return partial(_verdict, shared=RowAccount(rate) if rate else None)
+
+
+def _verdict(config: Config, tasks: OpenTasks, shared: RowAccount | None = None) -> Verdict:
     """Compare one table."""
     _, loaded = stored_job(config)
     return configured_sink(config).verify(
         Comparing(
             loaded,
             tasks=tasks,
-            source=partial(_source, config, loaded),
+            source=partial(_source, config, loaded, shared),
             progress=partial(_progress, config),
         )
     )
@@ -86,7 +94,7 @@ def _tasks(config: Config, master: str | None, *, quiet: bool) -> Iterator[TaskR
 
 
 @contextmanager
-def _source(config: Config, loaded: Loaded) -> Iterator[tuple[UpstreamTable, SourcePace]]:
+def _source(config: Config, loaded: Loaded, shared: RowAccount | None) -> Iterator[tuple[UpstreamTable, SourcePace]]:
     """The source, and how fast it may be read: as a job is allowed to copy."""
     from consume_upstream.throttle import SourceThrottle
     from vnode_backfill.job.open.source import table_of
@@ -97,7 +105,7 @@ def _source(config: Config, loaded: Loaded) -> Iterator[tuple[UpstreamTable, Sou
     throttle, source = SourceThrottle(limits.throttle), table.questions()
     busy = (lambda: found.sentence if (found := throttle.reason(source)) else "") if throttle.has_checks else None
     try:
-        yield table, SourcePace(limits.rows_per_second, busy, limits.throttle.every.total_seconds())
+        yield table, SourcePace(limits.rows_per_second, busy, limits.throttle.every.total_seconds(), shared=shared)
     finally:
         source.close()
 

@@ -292,7 +292,8 @@ class Config(Section):
     spark: Options = Field(default_factory=dict)
 
     _whole: tuple[str, str] | None = PrivateAttr(default=None)
-    _among_many: bool = PrivateAttr(default=False)
+    _among: Config | None = PrivateAttr(default=None)
+    _folds_case: bool = PrivateAttr(default=False)
 
     @property
     def whole(self) -> tuple[str, str] | None:
@@ -302,11 +303,16 @@ class Config(Section):
     @property
     def among_many(self) -> bool:
         """Whether this describes one table of a job of many."""
-        return self._among_many
+        return self._among is not None
 
-    def as_one_of_many(self) -> Config:
+    @property
+    def among(self) -> tuple[Config, bool] | None:
+        """The job of many tables that this is one of, and whether its server folds the case of names."""
+        return None if self._among is None else (self._among, self._folds_case)
+
+    def as_one_of(self, many: Config, *, folds_case: bool) -> Config:
         one = self.model_copy()
-        one._among_many = True
+        one._among, one._folds_case = many, folds_case
         return one
 
     def as_part_of(self, whole: Config, name: str, path: str) -> Config:

@@ -27,7 +27,16 @@ from vnode_backfill.config.yaml_file import explain
 from vnode_backfill.words.errors import ConfigError
 from vnode_backfill.words.table_name import SYSTEM_SCHEMAS, TableName
 
-__all__ = ["Chosen", "chosen_tables", "is_chosen", "is_never_matched", "priority_of", "table_config", "table_sink"]
+__all__ = [
+    "Chosen",
+    "chosen_tables",
+    "config_beside",
+    "is_chosen",
+    "is_never_matched",
+    "priority_of",
+    "table_config",
+    "table_sink",
+]
 
 _HELPER = re.compile(r"_.*_(gho|ghc|del|new|old)|#sql.*", re.IGNORECASE | re.DOTALL)
 _OF_THE_JOB = ("zero_dates", "schema_changes", "dropped_columns", "dropped_partitions")
@@ -95,7 +104,7 @@ def table_config(config: Config, name: TableName, *, fold_case: bool = False) ->
         own: dict[str, object] = {
             "mysql": mysql, "sink": sink, "limits": limits, "epoch": epoch, **_given(entry, _OF_THE_JOB),
         }  # fmt: skip
-        return Config.model_validate({**dict(config), **own}).as_one_of_many()
+        return Config.model_validate({**dict(config), **own}).as_one_of(config, folds_case=fold_case)
     except ValidationError as error:
         found = [str(mistake) for item in error.errors() for mistake in explain(item, Config)]
     at = f"mysql.tables[{config.mysql.tables.index(entry)}]"
@@ -117,6 +126,14 @@ def is_chosen(config: Config, name: TableName, *, fold_case: bool = False) -> bo
     """Whether the file means this table, whether the server has it or not."""
     entry = entry_of(config.mysql.tables, name, fold_case=fold_case)
     return entry is not None and (entry.table.exact is not None or not _left_out(config, name, fold_case=fold_case))
+
+
+def config_beside(config: Config, name: TableName) -> Config | None:
+    """The description of another table of the same job; None if the job does not mean that table."""
+    if config.among is None:
+        return None
+    many, fold_case = config.among
+    return table_config(many, name, fold_case=fold_case) if is_chosen(many, name, fold_case=fold_case) else None
 
 
 def priority_of(config: Config, name: TableName, *, fold_case: bool = False) -> int:

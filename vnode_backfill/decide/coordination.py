@@ -49,6 +49,8 @@ class Coordinator:
     pending_plan: SplitPlan | None = None
     requests: tuple[Request, ...] = ()
     stopping: bool = False
+    bounded: bool = False
+    """Whether the job only copies. It ends at the end of the log as it is then, where another job begins to follow."""
     retrying: Stage | None = None
     asked: int = 0
     last_error: BackfillError | None = field(default=None, compare=False)

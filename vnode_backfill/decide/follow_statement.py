@@ -93,9 +93,9 @@ def set_aside(epoch: Epoch, met: StatementResolved, reason: str) -> Failure:
 
 
 def cascade_met(at: CdcOffset) -> StatementResolved:
-    """The end of a copy whose rows were changed outside the log, up to an offset."""
-    found = FoundStatement(at, at, "rows of a parent table were deleted, or their keys changed")
-    return StatementResolved(found, NewCopy("a foreign key has changed rows of the table outside the log"))
+    """The end of a copy whose rows may have been changed outside the log, up to an offset."""
+    found = FoundStatement(at, at, "a parent table has lost rows, or has other keys, columns or another name")
+    return StatementResolved(found, NewCopy("foreign keys may have changed rows of the table outside the log"))
 
 
 def schema_at_end(after: BackfillState, met: StatementResolved | None) -> SchemaState:

@@ -20,8 +20,8 @@ or some. Giving it up is safe:
 
 A statement is different: it must not be met again. The columns after it are those that rows from before it would be
 read by, and following it twice is wrong. MySQL reports a transaction once it is visible, so an offset after a statement
-may not hold the statement's transaction yet. A job that moves in that moment makes a new copy
-(`meets_statement_again`).
+may not hold the statement's transaction yet, or that of a change before it. The other server's log would be taken up at
+the first transaction that the offset lacks. A job that moves in that moment makes a new copy (`meets_statement_again`).
 
 `begun_again` is for a log of which a part is lost. Nothing of the old log counts, every vnode is at the start of the
 new one, and every range is read again and replaces. A key between two ranges is read by nobody. While the log is whole
@@ -85,14 +85,19 @@ def moved_to(
     return replace(moved, visible=latest_visible_of(moved.visible, moved))
 
 
-def meets_statement_again(state: BackfillState) -> bool:
+def meets_statement_again(state: BackfillState, there: str) -> bool:
     """Whether another server's log, taken up after the written offset, holds the last statement that was followed.
 
-    Only the last one: a table is not changed again before the statement is visible.
+    `there` are the transactions of that server. Only the last statement is looked for: a table is not changed again
+    before the statement is visible. Transactions of one source are in the log by their numbers.
     """
     last = state.schema.versions[-1] if state.schema.versions else None
+    if last is None or not last.gtid:
+        return False
     known = parse_gtids(state.written.gtids)
-    return last is not None and bool(last.gtid) and not known.holds(last.gtid)
+    if not known.holds(last.gtid):
+        return True
+    return isinstance(known, GtidSet) and known.lacks_before(last.gtid, GtidSet.parse(there))
 
 
 def begun_again(state: BackfillState, start: CdcOffset, plan: SplitPlan) -> BackfillState:

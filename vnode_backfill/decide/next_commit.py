@@ -49,6 +49,8 @@ def next_commit(state: Coordinator, sample: Sample) -> Coordinator | None:
         stopping = stopping or request.kind is RequestKind.STOP
     waiting = tuple(request for request in state.requests if request not in honoured)
     drain = stopping or any(request.kind is RequestKind.RESCALE for request in waiting)
+    if drain and state.bounded:
+        sample = replace(sample, slice_end=None)
     extends = bool(waiting) and after.schema.pending is None
     intent = None if last else _intent(after, plan, sample, drain=drain, waiting=extends)
     if not finished and intent is None and not honoured and not followed:

@@ -11,6 +11,16 @@ next commit. These bounds make it right:
   an epoch sooner. Log and merge no longer overlap, which costs no more time than a short stretch takes to read. A long
   slice is merged an epoch later, beside the next one, so that a job that fell behind catches up as fast as it can. The
   intent says which of the two it is (`own_slice`): a repeat that chose anew would count a merge up to the other bound.
+- A job that is far behind takes the log in slices: the next epoch captures up to an earlier boundary than the end of
+  the log (`Sample.slice_end`). So one slice is merged while the next one is captured. That is an offset like any other
+  for what is live, and the intent holds it. It is not a high watermark: a vnode that is not live yet waits for an
+  offset that was sampled after its last read, so that the log is not cut before every vnode is live. A statement that
+  the sink has yet to follow does not change that.
+- A SyncCheckpoint may end at such a boundary too: it merges its own slice, so that all is applied up to one offset
+  between two transactions. Otherwise a stop in the middle of a backlog would have to take in all the rest of it, and a
+  driver that is killed before that would repeat it for ever. Two kinds of stop want the end of the log, and are given a
+  sample without a slice end: that of a job that only copies (`next_commit`), and that of tables which are not at one
+  offset (`job.tables.shared_work`).
 - A range that is read again must not show less than what is applied already, to any vnode: a plan extension may have
   moved a key to another vnode. So the range waits until the visibility covers its vnode's `floor`, the highest applied
   offset when the range was set back.
@@ -43,7 +53,8 @@ class Sample:
     """The source's answer between two epochs; `rows_per_worker` is how much a worker can read in one epoch.
 
     `hold` is set while the source is too busy for a snapshot; the log is captured all the same. `short` is set where
-    the log since the sample before is so short that an epoch may merge it itself.
+    the log since the sample before is so short that an epoch may merge it itself. `slice_end` is a boundary before
+    `written`, where the log since the sample before is longer than one epoch is to capture.
     """
 
     written: CdcOffset
@@ -51,6 +62,7 @@ class Sample:
     rows_per_worker: int
     hold: bool = False
     short: bool = False
+    slice_end: CdcOffset | None = None
 
 
 def merges_own_slice(intent: Intent) -> bool:
@@ -111,13 +123,19 @@ def next_intent(state: BackfillState, plan: SplitPlan, sample: Sample, *, drain:
         lane_ranges(state, plan, bitmap, sample.rows_per_worker) if reading else () for bitmap in state.assignment
     )
     own_slice = not drain and _may_merge_own_slice(state, sample)
-    intent = Intent(epoch, kind, sample.written, sample.visible, lanes, state.plan_generation, own_slice)
+    written = sample.slice_end if sample.slice_end is not None and _may_cut(state) else sample.written
+    intent = Intent(epoch, kind, written, sample.visible, lanes, state.plan_generation, own_slice)
     return intent if drain or _has_work(state, intent) else None
 
 
 def _may_merge_own_slice(state: BackfillState, sample: Sample) -> bool:
     """A live job has no range to read. It is asked anew for each epoch, so a re-snapshot ends it by itself."""
     return sample.short and state.is_live
+
+
+def _may_cut(state: BackfillState) -> bool:
+    """Whether the epoch may capture less than the source has written: no vnode waits for its high watermark."""
+    return state.is_read_and_merged
 
 
 def lane_ranges(state: BackfillState, plan: SplitPlan, bitmap: VnodeBitmap, rows: int) -> tuple[int, ...]:

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from consume_upstream.log.offset import CdcOffset
 from consume_upstream.mark import MarkView, mark_chunk
@@ -91,17 +92,25 @@ def counted_changes(
         counts = floor.above(vnodes, file, pos) & ~_after(file, pos, *window.upto.order)
         counts &= mark_chunk(window.view, positions, vnodes, file, pos) != Mark.DROP
         if counts.any():
-            yield pa.Table.from_batches([batch]).filter(pa.array(counts)).select(schema.names).cast(schema)
+            rows = pa.Table.from_batches([batch]).select(schema.names)
+            yield (rows if counts.all() else rows.filter(pa.array(counts))).cast(schema)
 
 
 def latest_per_key(changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Keep, per key, the change with the highest offset."""
-    ordered = changes.sort_by([(name, "ascending") for name in OFFSET_COLUMNS])
+    """Keep, per key, the change with the highest offset; in the order of keys where a key has several.
+
+    Rows are copied once, or not at all: copying them takes longer than finding out which they are.
+    """
+    order = pc.sort_indices(changes, sort_keys=[(name, "ascending") for name in OFFSET_COLUMNS]).to_numpy()
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
     names = [f"k{number}" for number in range(len(key))]
-    keys = ordered.select(list(key)).rename_columns(names)
-    keys = keys.append_column("rank", pa.array(np.arange(keys.num_rows, dtype=np.int64)))
-    last = keys.group_by(names, use_threads=False).aggregate([("rank", "max")])
-    return ordered.take(last.column("rank_max"))
+    keys = changes.select(list(key)).rename_columns(names)
+    last = keys.append_column("rank", pa.array(rank)).group_by(names, use_threads=False).aggregate([("rank", "max")])
+    if len(last) == len(changes):
+        return changes
+    last = last.take(pc.sort_indices(last, sort_keys=[(name, "ascending") for name in names]))
+    return changes.take(pa.array(order[last.column("rank_max").to_numpy()]))
 
 
 def key_names(plan: SplitPlan) -> list[str]:

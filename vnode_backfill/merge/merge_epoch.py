@@ -20,8 +20,6 @@ from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
 from consume_upstream.buffer import BufferFile, BufferReader, ChangeBuffer
 from consume_upstream.key_order import KeyOrder, LendSession
@@ -34,7 +32,7 @@ from vnode_backfill.delta.storage import Storage
 from vnode_backfill.merge.last_changes import MergeWindow, every_change, key_names, last_changes
 from vnode_backfill.sinks import Sink, TaskRunner
 from vnode_backfill.sinks.changes import Changes, MemoryChanges, StagedChanges, StagedFile, clear_staged, stage
-from vnode_backfill.spark.tasks import run_tasks
+from vnode_backfill.spark.tasks import Spark, context_of, run_tasks
 from vnode_backfill.words.bitmap import VnodeBitmap
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key import KeyKind
@@ -95,7 +93,7 @@ class MergeRoute:
 
 
 def merge_epoch(
-    spark: SparkSession | None,
+    spark: Spark | None,
     route: MergeRoute,
     state: BackfillState,
     plan: SplitPlan,
@@ -120,10 +118,10 @@ def merge_epoch(
     if spark is None or staging is None or _is_small(files):
         found_here = share.changes(_reader(buffer, share), files, progress(0), route.lend)
         changes: Changes = MemoryChanges(found_here, key_names(plan))
-        sink.apply(epoch, changes, SparkTasks(spark.sparkContext) if spark else None)
+        sink.apply(epoch, changes, SparkTasks(spark) if spark else None)
         return changes.rows
     clear_staged(staging)
-    tasks = SparkTasks(spark.sparkContext)
+    tasks = SparkTasks(spark)
     lanes = _lanes(share, state.assignment, buffer, staging, trusted, progress)
     if any(part.kind is KeyKind.TEXT for part in plan.parts):
         # Each task would hold a connection to ask for the order of keys, beside those of the snapshot.
@@ -141,10 +139,10 @@ class SparkTasks(TaskRunner):
     """Runs functions as tasks of the cluster, as many at once as it has slots: a Python task costs a tenth of a
     second."""
 
-    spark: SparkContext
+    spark: Spark
 
     def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        count = min(len(items), self.spark.defaultParallelism)
+        count = min(len(items), context_of(self.spark).defaultParallelism)
         done = run_tasks(self.spark, partial(_run_all, function), [items[start::count] for start in range(count)])
         return [done[number % count][number // count] for number in range(len(items))]
 

@@ -82,17 +82,35 @@ def _from_ipc(data: bytes) -> MemorySlice:
     return MemorySlice(pa.ipc.open_stream(data).read_all())
 
 
+class _FirstKeys(Sequence["SupportsAllComparisons"]):
+    """The first key column as Python compares it. A search looks at a few of many values, so each is made when it is
+    looked at."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._column = column.combine_chunks()
+        self._made: dict[int, SupportsAllComparisons] = {}
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, index: int) -> SupportsAllComparisons:  # type: ignore[override]
+        found = self._made.get(index)
+        if found is None:
+            found = self._made[index] = comparable(self._column[index].as_py())
+        return found
+
+
 class MemoryChanges:
     """Changes held by the driver."""
 
     def __init__(self, table: pa.Table, key: Sequence[str]) -> None:
         self._key = tuple(key)
         self._table = _numbered(table, self._key, part=0)
-        self._first = [comparable(value) for value in self._table.column(key[0]).to_pylist()]
+        self._first = _FirstKeys(self._table.column(key[0]))
 
     @property
     def rows(self) -> int:
-        return len(self._first)
+        return int(self._table.num_rows)
 
     @property
     def bytes(self) -> int:
@@ -210,9 +228,11 @@ def _raised(value: Value) -> Value:
 
 
 def _numbered(table: pa.Table, key: Sequence[str], part: int) -> pa.Table:
-    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in key])
-    numbers = np.arange(table.num_rows, dtype=np.int64) + part * _PARTS_APART
-    return table.take(order).combine_chunks().append_column(INDEX, pa.array(numbers))
+    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in key]).to_numpy()
+    rows = np.arange(table.num_rows, dtype=np.int64)
+    # New rows most often come in the order of their keys: then none is copied.
+    ordered = table if np.array_equal(order, rows) else table.take(pa.array(order))
+    return ordered.combine_chunks().append_column(INDEX, pa.array(rows + part * _PARTS_APART))
 
 
 def _between(column: pa.ChunkedArray, low: Value, high: Value) -> pa.ChunkedArray:
@@ -222,4 +242,5 @@ def _between(column: pa.ChunkedArray, low: Value, high: Value) -> pa.ChunkedArra
 
 def upserts(table: pa.Table, delete: int) -> pa.Table:
     """The changes that leave a row behind."""
-    return table.filter(pc.not_equal(table.column(OP), pa.scalar(delete, pa.int8())))
+    stays = pc.not_equal(table.column(OP), pa.scalar(delete, pa.int8()))
+    return table if pc.all(stays).as_py() is not False else table.filter(stays)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark import SparkContext
 
 from consume_upstream.upstream_table import KeyWalk, UpstreamTable
 from progress.state.walk_state import WHOLE_KEY
@@ -29,7 +28,7 @@ from progress.task_progress import TaskProgress
 from vnode_backfill.delta.parquet import read_columns
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.sinks import RangeWriter, ReadReceipt
-from vnode_backfill.spark.tasks import run_tasks
+from vnode_backfill.spark.tasks import Spark, run_tasks
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import KeyOrderError, LawBrokenError
 from vnode_backfill.words.key import Key
@@ -67,7 +66,7 @@ class WalkedStretch:
 class CdcBackfillExecutor:
     """Walks a table stretch by stretch, each as one Spark task over one connection to the source."""
 
-    def __init__(self, spark: SparkContext) -> None:
+    def __init__(self, spark: Spark) -> None:
         self._spark = spark
 
     def walk(self, stretch: Stretch) -> WalkedStretch:

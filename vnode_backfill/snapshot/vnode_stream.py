@@ -24,7 +24,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from pyspark import SparkContext
 
 from consume_upstream.key_order import KeyOrder
 from consume_upstream.upstream_table import UpstreamSession, UpstreamTable
@@ -32,7 +31,7 @@ from progress.task_progress import TaskProgress
 from vnode_backfill.sinks import RangeWriter, ReadReceipt
 from vnode_backfill.snapshot.rate_limit import RowBudget, lanes_at_once
 from vnode_backfill.snapshot.read_ahead import Batches, Ranges, ReadAhead
-from vnode_backfill.spark.tasks import run_tasks
+from vnode_backfill.spark.tasks import Spark, run_tasks
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import BackfillError, KeyOrderError, SchemaChangedError
 from vnode_backfill.words.key import Key, KeyKind, keys_of
@@ -65,7 +64,7 @@ class LanesRead:
     refused: str = ""
 
 
-def read_ranges(spark: SparkContext, lanes: Sequence[Lane]) -> LanesRead:
+def read_ranges(spark: Spark, lanes: Sequence[Lane]) -> LanesRead:
     """Read all lanes at once, one Spark partition and one source connection each; nothing is visible in the sink
     yet."""
     lanes = _within_rate([lane for lane in lanes if lane.ranges])
@@ -78,7 +77,7 @@ TableOutcome = LanesRead | BackfillError
 """What became of one table's lanes; an error is that table's alone."""
 
 
-def read_tables(spark: SparkContext, tables: Sequence[Sequence[Lane]]) -> list[TableOutcome]:
+def read_tables(spark: Spark, tables: Sequence[Sequence[Lane]]) -> list[TableOutcome]:
     """Read the lanes of several tables at once: as many tasks as a table has workers, each lane in one of them.
 
     So the source has one connection per worker, whatever the number of tables. A table that cannot be read is left

@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 
 from vnode_backfill.spark.early_daemon import hand_over, waiting
+from vnode_backfill.spark.without_pandas import hide_pandas
 
 PRELOADED = (
     "deltalake.fs",
@@ -36,11 +37,16 @@ One may have kernels to load.
 
 
 def main(*more: str) -> None:
-    """Become Spark's daemon, with `more` modules loaded; or leave that to one that was started ahead."""
+    """Become Spark's daemon, with `more` modules loaded; or leave that to one that was started ahead.
+
+    What tasks use without `more` needs no pandas.
+    """
     ahead = waiting(sys.argv[1:])
     if ahead is None and hand_over(sys.argv[1:]):
         return
     sys.path[:] = without_archives(sys.path)
+    if not more:
+        hide_pandas()
     for name in (*PRELOADED, *more):
         load_kernels = getattr(import_module(name), "load_kernels", None)
         if load_kernels is not None:

@@ -30,7 +30,6 @@ from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from vnode_backfill.words.errors import SparkLostError
 
@@ -67,8 +66,7 @@ def tasks_outlive(spark: SparkContext) -> bool:
 
     On a cluster they end when their executor has heard of it.
     """
-    master = str(spark.master)
-    return master != "local" and not master.startswith("local[") and jvm_end(spark) is not None
+    return not is_local(spark.master) and jvm_end(spark) is not None
 
 
 @contextmanager
@@ -193,14 +191,24 @@ class JvmWatch:
         os._exit(lost.exit_code)
 
 
-def end_session(session: SparkSession) -> None:
+def ends_with_driver(spark: SparkContext) -> bool:
+    """Whether the JVM is this process's own and ends when this process does: it then stops Spark by itself."""
+    return is_local(spark.master) and _process(_gateway(spark)) is not None
+
+
+def is_local(master: str | None) -> bool:
+    """Whether tasks run in the driver's own machine and folder."""
+    return master is not None and (master == "local" or master.startswith("local["))
+
+
+def end_spark(spark: SparkContext) -> None:
     """Stop Spark, without a word and in bounded time: what it says now would hide why the command has ended."""
 
     def stop() -> None:
         with suppress(Exception):
-            session.stop()
+            spark.stop()
 
-    process = _process(_gateway(session.sparkContext))
+    process = _process(_gateway(spark))
     stopping = threading.Thread(target=stop, name="spark-stop", daemon=True)
     stopping.start()
     stopping.join(_STOP_SECONDS)

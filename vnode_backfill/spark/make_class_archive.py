@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from vnode_backfill.spark.class_archive import QUIET, archive_path, find_java, may_be_used
 from vnode_backfill.spark.jvm_settings import LOCAL_SETTINGS
-from vnode_backfill.spark.session import LOCAL_JVM, start_jvm
+from vnode_backfill.spark.session import LOCAL_JVM, SETTINGS, start_jvm
 
 _PATIENCE_SECONDS = 300
 
@@ -64,13 +64,18 @@ def _is_whole(unfinished: Path) -> bool:
 
 
 def _load_classes(option: str) -> None:
-    """Start a session, run a task of Python, and end the JVM in order."""
+    """Start Spark as a job does, run a task of Python, and end the JVM in order.
+
+    A job needs no SQL. Its classes are kept all the same, for whoever makes a session of the same Spark.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = SparkConf().setMaster("local[2]").setAll(list(LOCAL_SETTINGS.items()))
+    conf = SparkConf().setMaster("local[2]").setAppName("classes").setAll([*SETTINGS.items(), *LOCAL_SETTINGS.items()])
     conf.set("spark.driver.extraJavaOptions", f"{LOCAL_JVM} {option} {QUIET}")
     start_jvm(conf)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
-    session.sparkContext.parallelize([0, 1], 2).map(abs).collect()
+    spark = session.sparkContext
+    spark.setJobGroup("classes", "as a job names its own", interruptOnCancel=True)
+    spark.parallelize([0, 1], 2).map(abs).collect()
     session.stop()
     gateway = SparkContext._gateway
     assert gateway is not None, "a session was there"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _CHECK = "spark.task_slots"
 _GIVEN: ContextVar[SparkSession | None] = ContextVar("given session", default=None)
+_ENDS: ContextVar[bool] = ContextVar("process ends", default=False)
 
 
 def slots_needed(config: Config, workers: int | None = None) -> int:
@@ -70,6 +71,23 @@ def within(session: SparkSession) -> Iterator[None]:
 def given_session() -> SparkSession | None:
     """The session that the caller of this thread gave."""
     return _GIVEN.get()
+
+
+def end_process_after() -> None:
+    """Say that this process ends when the command has: what ends with it need not be waited for."""
+    _ENDS.set(True)
+
+
+def process_ends() -> bool:
+    """Whether this process ends when the command of this thread has."""
+    return _ENDS.get()
+
+
+def known_slots(config: Config, master: str | None) -> int | None:
+    """The slots of a session that this process would start on this machine; None where only a session knows."""
+    if submitted() or given_session() is not None:
+        return None
+    return slots_of(master or local_master(config))
 
 
 def needs_session(config: Config, master: str | None) -> bool:

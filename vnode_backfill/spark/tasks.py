@@ -6,7 +6,8 @@ executor, a broken worker) is an `ActorError`, which is retried; where its JVM h
 is not.
 
 Spark is asked for nothing before there is a task to run, not even to name its jobs: a caller without tasks needs no
-JVM.
+JVM. So whoever may have tasks holds a `Spark`, which may be a session that starts when it is first asked for its
+context.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from zipimport import zipimporter
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -32,13 +33,36 @@ Result = TypeVar("Result")
 _DYING_SECONDS = 1.0
 
 
+class HasContext(Protocol):
+    """What has a context of Spark, or will have one when it is asked for it. Spark's own sessions are such."""
+
+    @property
+    def sparkContext(self) -> SparkContext: ...  # noqa: N802 - Spark's own word
+
+
+Spark = SparkContext | HasContext
+
+
+def context_of(spark: Spark) -> SparkContext:
+    """The context itself; a session that has not started yet is started and waited for."""
+    return spark if isinstance(spark, SparkContext) else spark.sparkContext
+
+
+def _is_awaited() -> BackfillError | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class JobGroup:
-    """Jobs that run in one pool of Spark's scheduler and can be cancelled together."""
+    """Jobs that run in one pool of Spark's scheduler and can be cancelled together.
+
+    `given_up` says why nobody waits for them any more. It is asked while their session is still starting.
+    """
 
     name: str
     pool: str
     description: str
+    given_up: Callable[[], BackfillError | None] = _is_awaited
 
 
 _group: ContextVar[JobGroup | None] = ContextVar("job_group", default=None)
@@ -54,16 +78,23 @@ def in_group(group: JobGroup) -> Iterator[None]:
         _group.reset(before)
 
 
-def run_tasks(spark: SparkContext, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def given_up() -> BackfillError | None:
+    """Why nobody waits for the jobs of this thread's group any more; None if somebody does."""
+    group = _group.get()
+    return None if group is None else group.given_up()
+
+
+def run_tasks(spark: Spark, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Run `function` on each item as a task of its own, all at once, and return the results in order."""
     if not items:
         return []
+    context = context_of(spark)
     try:
-        _join(spark, _group.get())
-        outcomes = spark.parallelize(items, len(items)).map(partial(_attempt, function)).collect()
+        _join(context, _group.get())
+        outcomes = context.parallelize(items, len(items)).map(partial(_attempt, function)).collect()
     except (Py4JError, PySparkException, OSError, EOFError) as error:
         # An answer of the JVM shows that it lived; a broken connection may be the first sign of its end.
-        lost = jvm_end(spark, seconds=0.0 if isinstance(error, Py4JJavaError) else _DYING_SECONDS)
+        lost = jvm_end(context, seconds=0.0 if isinstance(error, Py4JJavaError) else _DYING_SECONDS)
         raise lost or ActorError("a Spark job failed", detail=str(error)[:4000]) from error
     failures = [outcome for outcome in outcomes if isinstance(outcome, BackfillError)]
     if failures:

@@ -5,11 +5,15 @@ instead. Before each round the comparison waits while the source is too busy, an
 are paid for. So the rows that the source has scanned never exceed `rows_per_second` × seconds by more than one round. A
 round is about five seconds' worth or one range, whichever is more. Without limits everything is one round, and nothing
 is asked.
+
+Tables that are compared side by side pay from one account, so that each reads as fast as the others leave it. A table
+with a limit of its own keeps that as well.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,10 +35,25 @@ def _say(text: str) -> None:
 
 
 @dataclass
-class SourcePace:
-    """`busy` returns why the source must not be read now, or nothing.
+class RowAccount:
+    """So many rows a second for all who take from it. Safe to use from any thread."""
 
-    While it returns a reason it is asked every `every` seconds.
+    rows_per_second: int
+    _paid_until: float = field(default=0.0, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def take(self, rows: int, now: float) -> float:
+        """Take so many rows; how many seconds to wait before they are read."""
+        with self._lock:
+            due, self._paid_until = self._paid_until, max(now, self._paid_until) + rows / self.rows_per_second
+        return max(0.0, due - now)
+
+
+@dataclass
+class SourcePace:
+    """`busy` returns why the source must not be read now, or nothing. `shared` is what other tables pay from, too.
+
+    While `busy` returns a reason it is asked every `every` seconds.
     """
 
     rows_per_second: int | None = None
@@ -43,7 +62,11 @@ class SourcePace:
     say: Callable[[str], None] = _say
     clock: Callable[[], float] = time.monotonic
     wait: Callable[[float], None] = time.sleep
-    _paid_until: float = field(default=0.0, init=False)
+    shared: RowAccount | None = None
+
+    def __post_init__(self) -> None:
+        own = RowAccount(self.rows_per_second) if self.rows_per_second else None
+        self._accounts = [each for each in (own, self.shared) if each is not None]
 
     def rounds(self, pieces: Sequence[Piece], rows_each: int) -> Iterator[Sequence[Piece]]:
         """The pieces in rounds, each as large as may be read now; `rows_each` is about what one piece costs.
@@ -62,18 +85,19 @@ class SourcePace:
             return
         self._wait_while_busy()
         now = self.clock()
-        if self.rows_per_second:
-            self.wait(max(0.0, self._paid_until - now))
-            self._paid_until = max(now, self._paid_until) + rows / self.rows_per_second
+        waits = [account.take(rows, now) for account in self._accounts]
+        if waits:
+            self.wait(max(waits))
 
     @property
     def most_rows(self) -> int:
         """How many rows one question should ask for at most."""
-        return max(1, int(self.rows_per_second * _ROUND_SECONDS)) if self.rows_per_second else _ROUND_ROWS
+        rate = min((account.rows_per_second for account in self._accounts), default=0)
+        return max(1, int(rate * _ROUND_SECONDS)) if rate else _ROUND_ROWS
 
     @property
     def _limited(self) -> bool:
-        return self.rows_per_second is not None or self.busy is not None
+        return bool(self._accounts) or self.busy is not None
 
     def _wait_while_busy(self) -> None:
         told, busy = "", self.busy or _not_busy

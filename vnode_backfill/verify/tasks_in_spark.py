@@ -18,11 +18,11 @@ class TasksInSpark:
         self._session = session
 
     def lanes(self, rows: int) -> int:  # noqa: ARG002 - the cores are there, whatever is to be read
-        return max(2, self._session.required().sparkContext.defaultParallelism)
+        return max(2, self._session.required().defaultParallelism)
 
     def run(
         self, function: Callable[[Source | Target], Result], source: Sequence[Source], target: Sequence[Target]
     ) -> tuple[list[Result], list[Result]]:
         tasks: list[Source | Target] = [*source, *target]
-        found = run_tasks(self._session.required().sparkContext, function, tasks)
+        found = run_tasks(self._session.required(), function, tasks)
         return found[: len(source)], found[len(source) :]

@@ -15,6 +15,7 @@ parses a message.
     │   └── FencedError             another driver owns the job now; this one must not commit
     ├── SourceError                 the database said no
     │   ├── SourceLostError         connection lost, time-out, server restarting                 retryable
+    │   ├── ParentsChangeError      parents of the table are being replaced                      retryable
     │   ├── BinlogPurgedError       the log needed next is gone
     │   ├── LogFormatError          the log holds something that cannot be taken exactly
     │   └── SchemaChangedError      the table's definition no longer is the stored one
@@ -122,6 +123,12 @@ class SourceLostError(SourceError):
     retryable = True
 
 
+class ParentsChangeError(SourceError):
+    """A parent of the table, by a foreign key, is being replaced: for now the table cannot be copied."""
+
+    retryable = True
+
+
 class BinlogPurgedError(SourceError):
     """The part of the log needed next is no longer held by the server."""
 
@@ -165,7 +172,7 @@ class SparkStartError(BackfillError):
 
 
 class SparkLostError(BackfillError):
-    """The JVM of this driver's Spark has ended: nothing can be run in it any more."""
+    """The JVM of this driver's Spark has ended, or does not start: nothing can be run in it any more."""
 
 
 class StuckError(BackfillError):

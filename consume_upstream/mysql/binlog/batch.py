@@ -27,6 +27,7 @@ from vnode_backfill.words.errors import LogFormatError
 
 _MAX_TRANSACTIONS = 65_536
 _USUAL_BYTES = 64 << 20
+_FEW_ROWS = 4096
 _MARIADB_GTID, _MYSQL_GTID = struct.Struct("<QII8x"), struct.Struct("<16sQ")
 _ROW_KINDS = {
     23: walk.INSERT, 24: walk.UPDATE, 25: walk.DELETE,
@@ -274,7 +275,7 @@ class TableRows:
                 following = int(state[walk.AT_EVENT])
                 last = int(transactions[chosen[-1]])
                 yield _Rows(
-                    chosen, row[:count], self._image(data, before, count), self._image(data, after, count),
+                    chosen, row[:count], *self._images(data, before, after, count),
                     last, following < len(kinds) and transactions[following] == last,
                 )  # fmt: skip
         self._last_row = (file, int(state[walk.LAST_POSITION]), int(state[walk.ROW_IN_EVENT]))
@@ -282,6 +283,14 @@ class TableRows:
     def _places(self, rows: int, *, needed: bool) -> _Places:
         shape = (len(self._decoder.layout), rows if needed else 0)
         return _Places(np.zeros(shape, dtype=np.int32), np.full(shape, -1, dtype=np.int32))
+
+    def _images(self, data: Bytes, before: _Places, after: _Places, rows: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Both images of few rows are decoded in one go: of many tables each has few, and a call costs more than they."""
+        if rows > _FEW_ROWS or not before.offsets.shape[1] or not after.offsets.shape[1]:
+            return self._image(data, before, rows), self._image(data, after, rows)
+        both = (np.hstack([old[:, :rows], new[:, :rows]]) for old, new in zip(before, after, strict=True))
+        found = self._decoder.decode(data, *both)
+        return found.slice(0, rows), found.slice(rows)
 
     def _image(self, data: Bytes, places: _Places, rows: int) -> pa.RecordBatch:
         if not places.offsets.shape[1]:

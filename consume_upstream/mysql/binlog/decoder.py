@@ -77,7 +77,7 @@ def _decoder(column: Column, flavour: Flavour, zero_dates: ZeroDates) -> ColumnD
         case Kind.INT if column.unsigned and column.width == 8:
             return partial(_fixed, column.arrow_type, 8, 16)
         case Kind.INT:
-            return partial(_integers, column)
+            return partial(_integers, column.arrow_type, column.arrow_type.to_pandas_dtype(), column)
         case Kind.FLOAT | Kind.DOUBLE:
             width = 4 if column.kind is Kind.FLOAT else 8
             return partial(_fixed, column.arrow_type, width, width)
@@ -139,11 +139,12 @@ def _array(kind: pa.DataType, valid: Mask, *buffers: npt.NDArray[np.generic]) ->
     return pa.Array.from_buffers(kind, len(valid), [bitmap, *map(pa.py_buffer, buffers)], nulls)
 
 
-def _integers(column: Column, data: Bytes, offsets: Ints, lengths: Ints) -> pa.Array:
+def _integers(
+    kind: pa.DataType, stored: type[np.generic], column: Column, data: Bytes, offsets: Ints, lengths: Ints
+) -> pa.Array:
     out = np.empty(len(offsets), dtype=np.int64)
     kernels.gather_integers(data, offsets, lengths, column.width, not column.unsigned, out)
-    kind = column.arrow_type
-    return _array(kind, lengths >= 0, out.astype(kind.to_pandas_dtype()))
+    return _array(kind, lengths >= 0, out.astype(stored))
 
 
 def _fixed(kind: pa.DataType, width: int, stride: int, data: Bytes, offsets: Ints, lengths: Ints) -> pa.Array:
@@ -199,7 +200,7 @@ def _without_zero_dates(column: Column, zero_dates: ZeroDates, lengths: Ints, ze
             detail=f"{int(zero.sum())} such values, e.g. 0000-00-00, are in this part of the log.",
             hint="Repair the rows, or set `zero_dates: null` (not possible for key columns).",
         )
-    return (lengths >= 0) & ~zero
+    return (lengths >= 0) & ~zero if zero.any() else lengths >= 0
 
 
 def _years(data: Bytes, offsets: Ints, lengths: Ints) -> pa.Array:

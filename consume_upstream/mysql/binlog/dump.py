@@ -97,8 +97,11 @@ class DumpStream:
     def close(self) -> None:
         self._wire._force_close()
 
-    def blocks(self) -> Iterator[EventBlock]:
-        """Events in order, many at a time, until the server says that its log ends here."""
+    def blocks(self, *, large: bool = True) -> Iterator[EventBlock]:
+        """Events in order, many at a time, until the server says that its log ends here.
+
+        Without `large` they end before the first event of 16 MB or more, which would be in memory as a whole.
+        """
         rest = np.empty(0, dtype=np.uint8)
         size = _FIRST_BLOCK
         while True:
@@ -108,11 +111,11 @@ class DumpStream:
             if len(block.offsets):
                 self._received = True
                 yield block
-            if status == split.END_PACKET:
+            if status == split.END_PACKET or (status == split.LARGE_PACKET and not large):
                 return
             if status == split.LARGE_PACKET:
-                large, rest = self._large_event(rest)
-                yield large
+                whole, rest = self._large_event(rest)
+                yield whole
             size = min(4 * size, _LAST_BLOCK)
 
     def _fill(self, data: Bytes, filled: int) -> tuple[EventBlock, Bytes, int]:

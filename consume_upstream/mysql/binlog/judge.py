@@ -51,10 +51,10 @@ class TableJudge:
         flavour: Flavour,
         zero_dates: ZeroDates = "error",
         met: MetStatements | None = None,
-        parents: Sequence[tuple[str, str]] = (),
+        parents: Sequence[TableDefinition] = (),
     ) -> None:
         self.place, self.definition, self.met = place, definition, met
-        self._parents = [name for name in parents if name != (definition.database, definition.table)]
+        self._parents = parents
         self._flavour, self._zero_dates = flavour, zero_dates
         self._rows: TableRows | None = None
         self._doubts: Doubts = {}
@@ -100,14 +100,20 @@ class TableJudge:
                 self.pass_over(statement)
 
     def judge_for_parents(self, statement: Statement) -> None:
-        """Stop for what may change a parent: its rows after the statement have another definition.
+        """Write down what may change a parent. Its rows are read by a definition that may no longer be theirs, its keys
+        may cascade from other tables, and its rows may have gone without a change in the log.
 
-        That is no less than what the parent's own judge stops for.
+        Nothing is judged as a statement of the table itself. A table that is its own parent judges it twice.
         """
-        for name in self._parents:
+        if self.met is None:
+            return
+        for parent in self._parents:
+            name = parent.database, parent.table
             effect = effect_of(statement, *name)
-            if effect is Effect.DATA or (effect is Effect.SCHEMA and has_effect(statement, *name)):
-                self.refuse_statement(effect, statement)
+            if effect is Effect.DATA or (
+                effect is Effect.SCHEMA and has_effect(statement, *name, primary=parent.primary)
+            ):
+                self.met.parent_changed = self.place.file.number, self.place.pos
                 return
 
     def refuse_statement(self, effect: Effect, statement: Statement) -> None:

@@ -63,14 +63,13 @@ _ZSTD, _UNCOMPRESSED = 0, 255
 class WantedTable:
     """A table that is read from the log. What is found of statements about it is written into `met`.
 
-    Without `met`, a statement that may change the table raises. So does one that may change one of `parents`: their
-    rows are read by a definition, too.
+    So is whether one may have changed one of `parents`. Without `met`, a statement that may change the table raises.
     """
 
     definition: TableDefinition
     zero_dates: ZeroDates = "error"
     met: MetStatements | None = None
-    parents: tuple[tuple[str, str], ...] = ()
+    parents: tuple[TableDefinition, ...] = ()
 
 
 def read_log(  # noqa: PLR0913 - the options are keyword-only

@@ -8,6 +8,7 @@ A table that is given up has no slot any more: its events then cost what those o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,11 +26,11 @@ class WantedTables:
     """Names, checked maps and ids of tables. `ids`, `mapped` and `touched` are written by the kernel."""
 
     def __init__(self, definitions: Sequence[TableDefinition], state: Longs) -> None:
-        names = [_name_bytes(definition) for definition in definitions]
+        names = [_name_bytes(definition.database, definition.table) for definition in definitions]
         count = len(names)
         if len(set(names)) < count:
             # One of the two would be given the rows of both, and nobody would miss them.
-            twice = next(each for each in definitions if names.count(_name_bytes(each)) > 1)
+            twice = next(each for each, name in zip(definitions, names, strict=True) if names.count(name) > 1)
             raise LawBrokenError(f"{twice.database}.{twice.table} is asked for twice in one reading of the log")
         self.names = _array(b"".join(names))
         self.bounds = np.cumsum([0, *map(len, names)], dtype=np.int64)
@@ -116,7 +117,7 @@ def _array(data: bytes) -> Bytes:
     return np.frombuffer(bytearray(data or b"\0"), dtype=np.uint8)
 
 
-def _name_bytes(definition: TableDefinition) -> bytes:
+@lru_cache(maxsize=4096)
+def _name_bytes(database: str, table: str) -> bytes:
     """Database and table as a TABLE_MAP has them."""
-    names = (definition.database.encode(), definition.table.encode())
-    return b"".join(bytes((len(name),)) + name + b"\0" for name in names)
+    return b"".join(bytes((len(name),)) + name + b"\0" for name in (database.encode(), table.encode()))

@@ -18,6 +18,9 @@ counts as ended only if no statement brings it back within a minute of the log.
 
 A table that was created is empty after its CREATE, so a copy can begin there and read nothing. Not after a CREATE …
 SELECT: its rows follow in the same transaction, and a log is read from the end of a transaction on.
+
+Where parents of the table are looked at, a foreign key that cascades makes a new copy, which knows its parents from its
+beginning on. Otherwise it makes a table that cannot be copied.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from dataclasses import dataclass, replace
 from pymysql.connections import Connection
 
 from consume_upstream.log.continuity import check_same_file
-from consume_upstream.log.gtid import GtidSet
+from consume_upstream.log.gtid import GtidSet, sampled_of
 from consume_upstream.log.identity import LogIdentity
 from consume_upstream.log.offset import CdcOffset, era_shift
 from consume_upstream.log.statement import FoundStatement, LogCut, PassedStatement
@@ -50,7 +53,14 @@ from consume_upstream.mysql.server import ask
 from consume_upstream.mysql.sql import quoted
 from consume_upstream.mysql.statements.actions import actions_of
 from consume_upstream.mysql.statements.effect import Effect, text_of
-from consume_upstream.mysql.statements.table_actions import Nothing, PartitionsEmptied, TableAction, TableGone
+from consume_upstream.mysql.statements.table_actions import (
+    Cascades,
+    ContentChanged,
+    Nothing,
+    PartitionsEmptied,
+    TableAction,
+    TableGone,
+)
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import SourceError, SourceLostError
 from vnode_backfill.words.partitioning import Partitioning
@@ -61,6 +71,7 @@ from vnode_backfill.words.schema_change import (
     NewCopy,
     NoEffect,
     RowsOfPartitions,
+    SetAside,
     StatementEffect,
     StatementOutcome,
 )
@@ -84,8 +95,9 @@ def effect_of(
     chain = [each.actions for each in logged]
     effect = effect_of_chain(table.definition, chain, now, gone=gone)
     exchanged = [action for action in (chain or [()])[0] if _is_exchange(action)]
-    if isinstance(effect, Carried) and exchanged and not _came_empty(table, found, exchanged, folds=seen.folds):
-        effect = _or_ended(NewCopy("EXCHANGE PARTITION has brought rows"), chain, now)
+    if exchanged and (gone == "keep" or isinstance(effect, Carried)):
+        came_empty = _came_empty(table, found, exchanged, folds=seen.folds)
+        effect = effect_of_exchange(effect, chain, now, came_empty=came_empty, gone=gone)
     if isinstance(effect, Ended) and seen.clock - found.logged_at < _COMES_BACK_WITHIN:
         return None
     if isinstance(effect, NewCopy):
@@ -180,20 +192,42 @@ def effect_of_chain(
 ) -> StatementEffect:
     """The effect of the first of all statements up to now, whatever the others do.
 
-    Without an action it is about a table of another spelling. A table that is gone cannot be copied again: where only
-    that would help, it has ended.
+    Without an action it is about a table of another spelling. Where only a new copy would help, a table that is gone
+    has ended, and one that cannot be copied any more is set aside.
     """
     first, *later = chain or [()]
     if not first or (gone == "keep" and only_removes_partitions(first)):
         return NoEffect()
-    return _or_ended(effect_of_first(definition, [first, *filter(None, later)], now, gone), chain, now)
+    return _if_copied(effect_of_first(definition, [first, *filter(None, later)], now, gone), chain, now)
 
 
-def _or_ended(
+def effect_of_exchange(
+    effect: StatementEffect,
+    chain: Sequence[tuple[TableAction, ...]],
+    now: CurrentTable | None,
+    *,
+    came_empty: bool,
+    gone: RowsOfPartitions,
+) -> StatementEffect:
+    """What an EXCHANGE PARTITION did; `effect` is what it does if only rows go.
+
+    Rows that came must be read. Where none came, those that went are kept like those of a partition that is dropped.
+    """
+    if not came_empty:
+        return _if_copied(NewCopy("EXCHANGE PARTITION has brought rows"), chain, now)
+    return NoEffect() if gone == "keep" else effect
+
+
+def _if_copied(
     effect: StatementEffect, chain: Sequence[tuple[TableAction, ...]], now: CurrentTable | None
 ) -> StatementEffect:
+    """The effect, unless it is a new copy and none can be made."""
+    if not isinstance(effect, NewCopy):
+        return effect
+    if now is not None:
+        return SetAside(f"{effect.reason}; {now.refused}") if now.refused else effect
     left = [action for actions in chain for action in actions if isinstance(action, TableGone)]
-    return Ended(left[-1].how) if isinstance(effect, NewCopy) and now is None and left else effect
+    return Ended(left[-1].how) if left else effect
 
 
 def only_removes_partitions(actions: tuple[TableAction, ...]) -> bool:
@@ -210,7 +244,10 @@ def found_statement(
 ) -> FoundStatement:
     """The statement between two offsets that a job can continue from, also on another server.
 
-    `after` and `upto` are the ends of the stretch in which it was met.
+    `after` and `upto` are the ends of the stretch in which it was met. Of the transactions before it those count that
+    `upto` holds: one that is logged and not executed yet is in no sample, and the log would seem to have lost it. Where
+    one is left out, so is the statement: a job that moves to another server begins at the first that is left out, and
+    would meet the statement again (`meets_statement_again`).
     """
     (number, begin), (_, end) = met.start, met.end
     start, stop = (replace(upto, number=number, pos=pos, gtids="", log="") for pos in (begin, end))
@@ -218,8 +255,10 @@ def found_statement(
         return FoundStatement(start, stop, met.text)
     log = next((offset.log for offset in (after, upto) if offset.number == number and offset.log), "")
     log = log or _identity_between(table, stop, upto)
-    before = replace(start, gtids=_gtids_at(table, after, start), log=log)
-    behind = replace(stop, gtids=_with_gtid(table, before, stop, met.gtid), log=log)
+    logged = _gtids_at(table, after, start)
+    before = replace(start, gtids=sampled_of(logged, upto.gtids), log=log)
+    is_whole = before.gtids == logged
+    behind = replace(stop, gtids=_with_gtid(table, before, stop, met.gtid) if is_whole else before.gtids, log=log)
     return FoundStatement(before, behind, met.text, met.gtid, met.timestamp)
 
 
@@ -242,7 +281,7 @@ def _look(table: KnownTable) -> tuple[CurrentTable | None, bool, int]:
         asked = ask(connection, "SELECT @@lower_case_table_names AS folds, UNIX_TIMESTAMP() AS clock")[0]
         _wait_for_statements(connection, table)
         definition = table.definition
-        now = read_current(connection, definition.database, definition.table, follows_parents=bool(table.parents))
+        now = read_current(connection, definition.database, definition.table, follows_parents=table.follows_parents)
     return now, bool(int(asked["folds"] or 0)), int(asked["clock"] or 0)
 
 
@@ -277,7 +316,7 @@ class _CollectsStatements(TableJudge):
     def __init__(self, table: KnownTable, start: LogPosition, *, folds: bool) -> None:
         super().__init__(Place(start, TransactionBook(None)), table.definition, table.identity.flavour)
         self.found: list[_LoggedStatement] = []
-        self._folds, self._era = folds, table.era
+        self._folds, self._era, self._follows_parents = folds, table.era, table.follows_parents
 
     def accept_map(self, event: bytes) -> bool:  # noqa: ARG002 - what it says of the rows does not matter
         """Rows are not read, so that nothing is said about their table."""
@@ -286,6 +325,8 @@ class _CollectsStatements(TableJudge):
     def refuse_statement(self, effect: Effect, statement: Statement) -> None:
         if effect is Effect.SCHEMA:
             actions = actions_of(statement, *self.name, folds_names=self._folds)
+            if self._follows_parents:
+                actions = tuple(ContentChanged(each.reason) if isinstance(each, Cascades) else each for each in actions)
             if self.place.begun:
                 # CREATE … SELECT: rows follow in its transaction.
                 actions = with_rows(actions)

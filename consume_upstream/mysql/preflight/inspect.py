@@ -12,10 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pymysql.connections import Connection
 
 from consume_upstream.mysql.connection import encryption_of
+from consume_upstream.mysql.preflight.cascade_checks import judge_cascades
 from consume_upstream.mysql.preflight.facts import ServerFacts, TableProfile, read_server_facts, read_table_profile
 from consume_upstream.mysql.preflight.grants import parse_grants, read_grants, read_privileges
 from consume_upstream.mysql.preflight.server_checks import (
@@ -26,6 +28,7 @@ from consume_upstream.mysql.preflight.server_checks import (
     check_server,
 )
 from consume_upstream.mysql.preflight.table_checks import (
+    FOREIGN_KEY,
     TableDetails,
     check_schema,
     check_table,
@@ -130,6 +133,22 @@ def _judged(
     connection: Connection, config: Config, seen: SeenServer, rows_per_second: float | None
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """What is found about the server, with this table, and about the table."""
+    server, table = _judged_alone(connection, config, seen, rows_per_second)
+    return server, judge_cascades(connection, config, table, partial(_why_not_copied, connection, seen))
+
+
+def _why_not_copied(connection: Connection, seen: SeenServer, config: Config) -> str:
+    """Its foreign keys apart: whoever asks follows them. A key without an order here may do for a small table."""
+    server, table = _judged_alone(connection, config, seen, None)
+    found = (*(each for each in server if each.check in OF_EACH_TABLE), *table)
+    refusals = (each for each in found if each.level is Level.REFUSED and each.check != FOREIGN_KEY)
+    return next((each.fact for each in refusals if each.fix != "executor: single"), "")
+
+
+def _judged_alone(
+    connection: Connection, config: Config, seen: SeenServer, rows_per_second: float | None
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Without a look at other tables."""
     if seen.facts is None or seen.details is None:
         return (), ()
     name = (config.mysql.database, config.mysql.table)

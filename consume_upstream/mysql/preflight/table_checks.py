@@ -19,8 +19,18 @@ from vnode_backfill.words.errors import PlanRefusedError
 from vnode_backfill.words.finding import Finding, Level
 from vnode_backfill.words.units import format_size
 
-__all__ = ["CascadingKey", "TableDetails", "cascading_keys", "check_schema", "check_table", "check_table_type"]
+__all__ = [
+    "FOREIGN_KEY",
+    "CascadingKey",
+    "TableDetails",
+    "cascading_keys",
+    "check_schema",
+    "check_table",
+    "check_table_type",
+]
 
+FOREIGN_KEY = "table.foreign_key"
+"""What a finding about a foreign key that changes rows outside the log is called."""
 _LARGE = {"mediumblob", "mediumtext", "longblob", "longtext", "json"}
 _SMALL_PACKET = 16 << 20
 _GOOD_PACKET = 64 << 20
@@ -253,7 +263,7 @@ def _foreign_keys(seen: _Seen) -> Iterator[Finding]:
             f"ALTER TABLE {seen.name} ADD CONSTRAINT {key.name} FOREIGN KEY {key.columns} "
             f"REFERENCES {key.parent} {key.referenced};"
         )
-        yield Finding(Level.REFUSED, "table.foreign_key", fact, fix)
+        yield Finding(Level.REFUSED, FOREIGN_KEY, fact, fix)
     named = {key.name for key in keys}
     for listed in seen.profile.foreign_keys:
         if listed.changes_rows and quoted(listed.name) not in named:
@@ -264,9 +274,7 @@ def _cascading_by_dictionary(seen: _Seen, key: ForeignKey) -> Finding:
     """One that the dictionary lists and the table's text does not: reported, because it cannot be trusted to be
     nothing."""
     fact = f"foreign key {quoted(key.name)} changes rows of {seen.name} when {key.parent} changes, outside the log"
-    return Finding(
-        Level.REFUSED, "table.foreign_key", fact, f"ALTER TABLE {seen.name} DROP FOREIGN KEY {quoted(key.name)};"
-    )
+    return Finding(Level.REFUSED, FOREIGN_KEY, fact, f"ALTER TABLE {seen.name} DROP FOREIGN KEY {quoted(key.name)};")
 
 
 def _notes(seen: _Seen) -> Iterator[Finding]:

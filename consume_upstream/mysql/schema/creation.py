@@ -1,13 +1,15 @@
 """Finds the statement that has left a table empty and as the server defines it now: its CREATE.
 
-A table that was created again needs no read. It holds no row after that statement, and whatever it holds later is in
-the log. Its rows can be decoded only by the definition that the CREATE gave it, and the server knows just the one of
-now. So no later statement may have changed a column or what identifies the rows.
+A table that was created again needs no read. It holds no row after that statement. Whatever it holds later is in the
+log, if no foreign key has changed its rows outside the log. Its rows can be decoded only by the definition that the
+CREATE gave it, and the server knows only the definition of now. So no later statement may have changed a column or what
+identifies the rows.
 
     DROP, CREATE                            the CREATE
     DROP, CREATE, TRUNCATE, CREATE INDEX    the CREATE: columns and key are what they were
     DROP, CREATE, ADD COLUMN                none: nobody knows what the table was before the last statement
     DROP, CREATE, ADD COLUMN, DROP, CREATE  the last one: what the table held before it is gone
+    DROP, CREATE, DROP FOREIGN KEY          none: the key may have changed rows outside the log until then
     CREATE IF NOT EXISTS                    none: the table may have been there, and the statement did nothing
     DROP, CREATE IF NOT EXISTS              the CREATE
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from consume_upstream.mysql.statements.alter_clauses import DROPS_FOREIGN_KEY
 from consume_upstream.mysql.statements.table_actions import (
     DefaultChanged,
     KeyChanged,
@@ -46,9 +49,16 @@ def last_creation(chain: Sequence[tuple[TableAction, ...]], *, primary: bool) ->
             if isinstance(action, TableCame | TableGone):
                 existed = isinstance(action, TableCame)
                 found = at if isinstance(action, TableCame) and action.empty else None
-            elif not (isinstance(action, _KEEP_DEFINITION) or (primary and isinstance(action, KeyChanged))):
+            elif not _keeps_rows_in_the_log(action, primary=primary):
                 found = None
     return found
+
+
+def _keeps_rows_in_the_log(action: TableAction, *, primary: bool) -> bool:
+    """Whether the table has the same columns and key after the action, and no foreign key has gone."""
+    if isinstance(action, Nothing | KeyChanged) and action.what in DROPS_FOREIGN_KEY:
+        return False
+    return isinstance(action, _KEEP_DEFINITION) or (primary and isinstance(action, KeyChanged))
 
 
 def with_rows(actions: tuple[TableAction, ...]) -> tuple[TableAction, ...]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from consume_upstream.mysql.statements.partition_clauses import is_partition_command, partition_command, repartitions
 from consume_upstream.mysql.statements.table_actions import (
     After,
+    Cascades,
     ColumnAdded,
     ColumnChanged,
     ColumnDropped,
@@ -30,12 +31,15 @@ from consume_upstream.mysql.statements.table_actions import (
     Position,
     Repartitioned,
     TableAction,
-    Unsupported,
 )
 from consume_upstream.mysql.statements.table_options import option_actions
 from consume_upstream.mysql.statements.target import Tokens, after_exists, said, token_at
 
-__all__ = ["clause_actions", "clauses", "is_rename_of_table", "without_wait"]
+__all__ = ["DROPS_FOREIGN_KEY", "clause_actions", "clauses", "is_rename_of_table", "without_wait"]
+
+_DROP_FOREIGN_KEY, _DROP_CONSTRAINT = "DROP FOREIGN KEY", "DROP CONSTRAINT"
+DROPS_FOREIGN_KEY = frozenset((_DROP_FOREIGN_KEY, _DROP_CONSTRAINT))
+"""What actions are called that drop a foreign key, or a constraint that may be one."""
 
 _PARTITIONING = ("partition", "remove")
 """What may follow the last clause without a comma; both keep all rows."""
@@ -173,7 +177,7 @@ def _constraint(element: Tokens) -> Iterator[TableAction]:
     elif first.says("check"):
         yield Nothing("ADD CHECK")
     elif first.says("foreign"):
-        yield Unsupported(_CASCADES) if _cascades(element) else Nothing("ADD FOREIGN KEY")
+        yield Cascades(_CASCADES) if _cascades(element) else Nothing("ADD FOREIGN KEY")
     else:
         yield NotUnderstood(f"the constraint {said(element)}")
 
@@ -249,7 +253,7 @@ def _attributes(definition: Tokens) -> Iterator[TableAction]:
     if unique:
         yield KeyChanged("a unique column")
     if any(token.says("references") for token in words) and _cascades(words):
-        yield Unsupported(_CASCADES)
+        yield Cascades(_CASCADES)
     if any(token.says("versioning") for token in words):
         yield ContentChanged("SYSTEM VERSIONING of a column")
 
@@ -284,13 +288,14 @@ def _changed(clause: Tokens, at: int, old: str, new: str) -> Iterator[TableActio
 def _drop(clause: Tokens) -> Iterator[TableAction]:
     first, second = token_at(clause, 1), token_at(clause, 2)
     if first.says("foreign"):
-        yield Nothing("DROP FOREIGN KEY")
+        yield Nothing(_DROP_FOREIGN_KEY)
     elif first.says("check"):
         yield Nothing("DROP CHECK")
     elif first.says("primary"):
         yield ContentChanged("the primary key changes")
     elif first.says("index", "key", "constraint"):
-        yield dropped_index(clause[after_exists(clause, 2) :])
+        named = clause[after_exists(clause, 2) :]
+        yield dropped_index(named, _DROP_CONSTRAINT) if first.says("constraint") else dropped_index(named)
     elif first.says("system") and second.says("versioning"):
         yield ContentChanged("DROP SYSTEM VERSIONING")
     elif first.says("period") and second.says("for"):
@@ -299,12 +304,12 @@ def _drop(clause: Tokens) -> Iterator[TableAction]:
         yield _dropped_column(clause)
 
 
-def dropped_index(named: Tokens) -> TableAction:
+def dropped_index(named: Tokens, what: str = "DROP INDEX") -> TableAction:
     """The index or constraint of this name; whether it is unique, only the server knew."""
     name = token_at(named, 0)
     if not name.name:
         return NotUnderstood(f"the index {said(named)}")
-    return ContentChanged("the primary key changes") if name.text == "primary" else KeyChanged("DROP INDEX")
+    return ContentChanged("the primary key changes") if name.text == "primary" else KeyChanged(what)
 
 
 def _dropped_column(clause: Tokens) -> TableAction:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
-    "After", "ColumnAdded", "ColumnChanged", "ColumnDropped", "ColumnRenamed", "ContentChanged", "DefaultChanged",
+    "After", "Cascades", "ColumnAdded", "ColumnChanged", "ColumnDropped", "ColumnRenamed", "ContentChanged", "DefaultChanged",
     "First", "KeyChanged", "NotUnderstood", "Nothing", "PartitionsEmptied", "Position", "Repartitioned", "TableAction",
     "TableCame", "TableEmptied", "TableGone", "Unsupported",
 ]  # fmt: skip
@@ -142,6 +142,11 @@ class Unsupported:
     """The table becomes one that cannot be copied."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cascades(Unsupported):
+    """A foreign key that changes rows of the table outside the log: only who looks at its parent can copy it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,9 @@ writes itself (`DROP TABLE`, `CREATE TABLE … SELECT`): these are UTF-8, whatev
 has the character set and the `sql_mode` of its PREPARE, but the log says those of its EXECUTE. So a text is read in
 every way in which the server may have read it, and the caller judges each reading. A reading that leaves a quote or a
 comment open is not the server's.
+
+A few character sets are not decoded here as the server does it. A PREPARE in one of them, and an EXECUTE in another,
+leave bytes that seem to name some other table. So a name that must not be missed is looked for as bytes, too.
 """
 
 from __future__ import annotations
@@ -36,6 +39,11 @@ _UNITS = {
     "gbk": rb"[\x81-\xfe][\x40-\x7e\x80-\xfe]",
 }
 _RUNS = rb"[\x80-\xff]+"
+_HIGH_BYTE = rb"[\x80-\xff]"
+_BIG5 = ("big5", "cp950", "big5hkscs")
+"""What Python knows of big5: together they have every character that the server's has."""
+_UNDECODED_LETTERS = "[\u00a0-\u017f]+|[\u0530-\u058f]+|[\u10a0-\u10ff]+"
+"""Of keybcs2, armscii8 and geostd8, which have one byte for each."""
 _SWE7 = str.maketrans(dict.fromkeys("[]{|}~^", UNREADABLE))
 
 
@@ -72,6 +80,7 @@ def texts(raw: bytes, collation: int | None, names: tuple[str, ...]) -> list[str
     if beyond_ascii:
         others = (_decoded(raw, each) for each in CLIENT_CHARSETS)
         found += [text for text in others if any(name in folded(text) for name in beyond_ascii)]
+        found += [_decoded(said, "utf8mb4") for name in names for said in _said_undecoded(raw, name)]
     return list(dict.fromkeys(found))
 
 
@@ -117,6 +126,35 @@ def _unit(raw: bytes, charset: str) -> str:
         return UNREADABLE
     # The lexer takes the no-break space of a single-byte set for a space.
     return text.replace("\xa0", " ") if known.table else text
+
+
+def _said_undecoded(raw: bytes, name: str) -> Iterator[bytes]:
+    """The bytes with the name in UTF-8, if a client may have sent it in a character set that is not decoded here."""
+    for pattern in _undecoded_patterns(name):
+        said, count = pattern.subn(lambda _: name.encode(), raw)
+        if count:
+            yield said
+
+
+@cache
+def _undecoded_patterns(name: str) -> tuple[re.Pattern[bytes], ...]:
+    beyond = "".join(character for character in name if not character.isascii())
+    spelled = []
+    if beyond and re.fullmatch(_UNDECODED_LETTERS, beyond):
+        spelled.append([re.escape(each.encode()) if each.isascii() else _HIGH_BYTE for each in name])
+    if beyond and all(map(_in_big5, beyond)):
+        spelled.append([b"(?:" + b"|".join(_in_big5(each)) + b")" for each in name])
+    return tuple(re.compile(b"".join(characters), re.IGNORECASE) for characters in spelled)
+
+
+@cache
+def _in_big5(character: str) -> tuple[bytes, ...]:
+    """The bytes that the character may be, in either case; none if it cannot be."""
+    found = []
+    for each, codec in product((character, character.lower(), character.upper()), _BIG5):
+        with contextlib.suppress(UnicodeEncodeError):
+            found.append(re.escape(each.encode(codec)))
+    return tuple(dict.fromkeys(found))
 
 
 @cache

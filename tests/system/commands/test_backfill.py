@@ -36,7 +36,10 @@ def test_the_documented_example_copies_a_table_and_leaves_the_session_alive(
     (example,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "python.md").read_text(), re.DOTALL)
     exec(compile(example, "docs/python.md", "exec"), {"path": case.config, "spark": spark})
     printed = capfd.readouterr()
-    assert printed.out.splitlines() == ["door.orders about 2,000 rows", f"stopped {ROWS}"]
+    planned, ended = printed.out.splitlines()
+    # The server estimates how many rows its table has: 1,999 were seen, too.
+    assert re.fullmatch(r"door\.orders about (1,9|2,0)\d\d rows", planned)
+    assert ended == f"stopped {ROWS}"
     assert printed.err == ""
     assert case.differences() == []
     assert spark.range(3).count() == 3

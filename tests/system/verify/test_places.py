@@ -19,7 +19,7 @@ from tests.system.job_case import execute
 from vnode_backfill.delta.storage import Storage
 from vnode_backfill.spark.early_daemon import DaemonAhead
 from vnode_backfill.spark.jvm import JvmWatch
-from vnode_backfill.spark.session import StartingSession
+from vnode_backfill.spark.session import Started, StartingSession
 from vnode_backfill.verify.table import DifferenceKind, verify_table
 from vnode_backfill.verify.tasks import TaskRunner
 from vnode_backfill.verify.tasks_here import TasksHere
@@ -30,9 +30,9 @@ from vnode_backfill.words.key_range import KeyRange
 @contextmanager
 def place(name: str, spark: SparkSession) -> Iterator[TaskRunner]:
     if name == "spark":
-        started: Future[tuple[SparkSession, JvmWatch]] = Future()
-        started.set_result((spark, JvmWatch(spark.sparkContext, owned=False)))
-        yield TasksInSpark(StartingSession(started, DaemonAhead(), owned=False))
+        started: Future[Started] = Future()
+        started.set_result((spark.sparkContext, JvmWatch(spark.sparkContext, owned=False)))
+        yield TasksInSpark(StartingSession(lambda: started, DaemonAhead(), owned=False))
         return
     with TasksHere(large_rows=1 if name == "processes" else 10**9) as tasks:
         yield tasks

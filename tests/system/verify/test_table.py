@@ -333,17 +333,19 @@ def test_columns_that_only_one_side_has_or_of_another_type_are_told(case: Case) 
     assert "column     b: source int, target none" in render(found)
 
 
-class WritesFirst(TasksHere):
-    """Writes to another table of the server before each round of tasks, when a comparison has begun."""
+class RunsFirst(TasksHere):
+    """Runs a statement on the server before the first round of tasks, when a comparison has begun."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, statement: str) -> None:
         super().__init__()
-        self._case = case
+        self._case, self._statement = case, statement
 
     def run(
         self, function: Callable[[Source | Target], Result], source: Sequence[Source], target: Sequence[Target]
     ) -> tuple[list[Result], list[Result]]:
-        self._case.run("INSERT INTO other VALUES ()")
+        if self._statement:
+            self._case.run(self._statement)
+            self._statement = ""
         return super().run(function, source, target)
 
 
@@ -351,7 +353,7 @@ def test_write_to_the_source_meanwhile_is_told(case: Case) -> None:
     case.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1)")
     case.run("CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
     case.write(case.copy())
-    with WritesFirst(case) as tasks:
+    with RunsFirst(case, "INSERT INTO other VALUES ()") as tasks:
         found = replace(case, tasks=tasks).verify(case.plan())
     assert (found.source_moved, found.total) == (True, 0)
     assert "written to meanwhile" in render(found)
@@ -363,8 +365,35 @@ def test_column_added_at_the_source_is_refused_instead_of_left_out(case: Case) -
     table, plan = case.table(), case.plan()
     case.write(case.copy())
     case.run("ALTER TABLE t ADD COLUMN w INT")
-    with pytest.raises(SchemaChangedError, match="was changed while it was compared"):
+    with pytest.raises(SchemaChangedError, match="the target has not followed it yet"):
         verify_table(case.tasks, table, plan, Storage.of(case.path), workers=1)
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("TRUNCATE TABLE t", "a statement in the log"),
+        ("ALTER TABLE t ADD COLUMN w INT", "a statement in the log"),
+        ("ALTER TABLE t DROP COLUMN v", "the table is not what it was"),
+        ("RENAME TABLE t TO gone", "not there any more"),
+    ],
+)
+def test_statement_meanwhile_is_named_and_no_row_is_called_different(case: Case, statement: str, reason: str) -> None:
+    case.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    applied = case.table().written_offset()
+    case.write(without(case.copy(), 0))
+    with RunsFirst(case, statement) as tasks, pytest.raises(SchemaChangedError, match="has not followed it") as caught:
+        replace(case, tasks=tasks).verify(case.plan(), job=lambda: JobProgress(applied, running=False))
+    assert reason in caught.value.detail
+    assert "then verify again" in caught.value.hint
+
+
+def test_statement_without_effect_meanwhile_hides_no_difference(case: Case) -> None:
+    case.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    case.write(without(case.copy(), 0))
+    with RunsFirst(case, "CREATE INDEX i ON t (v)") as tasks:
+        found = replace(case, tasks=tasks).verify(case.plan())
+    assert found.differences == (Difference(MISSING, (1,), None, 1, 0),)
 
 
 def test_target_that_does_not_exist_is_named(case: Case) -> None:

@@ -14,7 +14,6 @@ from threading import Timer
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from devkit.spark import REPOSITORY
 from devkit.waiting import wait_for
@@ -35,8 +34,7 @@ from vnode_backfill.commands.stored_job import with_room_for_workers
 from vnode_backfill.config.job import Config, load_config
 from vnode_backfill.job.open.locations import buffer_path, state_store
 from vnode_backfill.spark.early_daemon import DaemonAhead
-from vnode_backfill.spark.jvm import JvmWatch
-from vnode_backfill.spark.session import StartingSession
+from vnode_backfill.spark.session import Started, StartingSession
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import ConfigError, LawBrokenError, StateError
 
@@ -426,11 +424,11 @@ def test_session_has_room_for_the_workers_that_a_rescale_left(config: Config, dr
 
 def test_lease_is_renewed_while_the_session_starts(config: Config, driver: StateStore) -> None:
     short = config.model_copy(update={"state": config.state.model_copy(update={"lease": timedelta(milliseconds=150)})})
-    session: Future[tuple[SparkSession, JvmWatch]] = Future()
+    session: Future[Started] = Future()
     began = driver.lease
     Timer(0.4, session.set_exception, [LawBrokenError("no session")]).start()
     with pytest.raises(LawBrokenError, match="no session"):
-        awaited_session(StartingSession(session, DaemonAhead()), short, driver)
+        awaited_session(StartingSession(lambda: session, DaemonAhead()), short, driver)
     assert began is not None
     assert driver.lease is not None
     assert driver.lease.expires > began.expires

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError
 
 from devkit.lake import read_lake
-from progress.store.job_rows import JobRecord
+from progress.store.rows.job_rows import JobRecord
 from progress.store.store import StateStore
 from tests.tables import Change, Row, batch, change_table, in_order, plan, stored, table_of
 from tests.unit.progress.state.state_examples import beginning

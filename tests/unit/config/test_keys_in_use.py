@@ -244,7 +244,7 @@ _BUSY = (
 _REPLICA = "tests/system/job/run/test_source_watch.py::test_replica_that_lags_or_stands_still_holds_the_snapshot"
 _SOURCE = "tests/system/job/open/test_source_keys.py::test_table_is_opened_as_the_file_says"
 _STARTS = "tests/unit/decide/test_start_point.py"
-_POLICIES = "tests/system/job/run/test_schema_policies.py"
+_POLICIES = "tests/system/job/schema/test_schema_policies.py"
 _TABLES = "tests/system/commands/test_plan_tables.py"
 _MANY = "tests/system/job/tables/test_tables_job.py"
 _REST = "tests/system/job/tables/test_resting_tables.py"
@@ -260,7 +260,8 @@ SHOWN_BY = {
     "zero_dates": _SOURCE,
     "schema_changes": f"{_POLICIES}::test_job_that_stops_at_a_statement_passes_it_once_it_is_accepted",
     "dropped_columns": f"{_POLICIES}::test_dropped_column_is_kept_or_dropped",
-    "dropped_partitions": f"{_POLICIES}::test_rows_of_a_dropped_partition_stay_or_the_table_is_read_again",
+    "dropped_partitions": "tests/system/job/tables/test_statement_matrix.py"
+    "::test_every_statement_has_its_effect_in_this_phase",
     "mysql.cdc.startup_mode": f"{_STARTS}::test_latest_follows_without_copying",
     "mysql.cdc.specific.file": f"{_STARTS}::test_a_position_the_log_holds_is_taken",
     "mysql.cdc.specific.pos": f"{_STARTS}::test_a_position_the_log_holds_is_taken",

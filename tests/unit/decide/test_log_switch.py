@@ -79,20 +79,29 @@ def test_a_plan_extended_right_behind_its_end_tiles_and_one_with_a_gap_does_not(
 
 
 @pytest.mark.parametrize(
-    ("known", "gtid", "again"),
+    ("known", "gtid", "there", "again"),
     [
-        (f"{SERVER}:1-8", f"{SERVER}:8", False),
-        (f"{SERVER}:1-7:9", f"{SERVER}:8", True),
-        ("0-1-77", "0-1-76", False),
-        ("0-1-77", "0-1-78", True),
-        (f"{SERVER}:1-7", "", False),
+        (f"{SERVER}:1-8", f"{SERVER}:8", f"{SERVER}:1-20", False),
+        (f"{SERVER}:1-7:9", f"{SERVER}:8", f"{SERVER}:1-20", True),
+        # A change before the statement is lacking: the other log would be taken up there.
+        (f"{SERVER}:1-5:7-9", f"{SERVER}:8", f"{SERVER}:1-20", True),
+        (f"{SERVER}:2-9", f"{SERVER}:8", f"{SERVER}:1-20", True),
+        # The other server has no such transaction either, or it comes after the statement.
+        (f"{SERVER}:1-5:7-9", f"{SERVER}:8", f"{SERVER}:1-5:7-20", False),
+        (f"{SERVER}:1-8:10", f"{SERVER}:8", f"{SERVER}:1-20", False),
+        (f"{SERVER}:1-8", f"{SERVER}:1", f"{SERVER}:1-20", False),
+        ("0-1-77", "0-1-76", "0-1-90", False),
+        ("0-1-77", "0-1-78", "0-1-90", True),
+        (f"{SERVER}:1-7", "", f"{SERVER}:1-20", False),
     ],
 )
-def test_a_statement_that_the_offset_does_not_hold_would_be_met_again(known: str, gtid: str, again: bool) -> None:
+def test_a_statement_at_or_after_a_transaction_that_the_offset_lacks_would_be_met_again(
+    known: str, gtid: str, there: str, again: bool
+) -> None:
     version = DefinitionVersion(
         1, at(100), at(110), Epoch(2), "ALTER TABLE orders ADD c INT", TableShape(DEFINITION), gtid=gtid
     )
     state = mid_snapshot()
-    assert not meets_statement_again(state)
+    assert not meets_statement_again(state, there)
     state = replace(state, written=replace(state.written, gtids=known), schema=SchemaState((version,), in_sink=1))
-    assert meets_statement_again(state) is again
+    assert meets_statement_again(state, there) is again

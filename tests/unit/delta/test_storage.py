@@ -34,6 +34,17 @@ def test_a_file_is_written_over_or_only_if_it_is_new(storage: Storage) -> None:
     assert tag != storage.tag_of("a/b")
 
 
+@pytest.mark.parametrize("name", ["a/plain_name-1.json", "a/größe 50%.json"])
+def test_a_file_is_found_by_the_name_it_was_written_with(storage: Storage, name: str) -> None:
+    tag = storage.put_new(name, b"123")
+    held = storage.read_tagged(name)
+    assert held is not None
+    assert (held.data, held.tag, storage.tag_of(name), storage.size_of(name)) == (b"123", tag, tag, 3)
+    assert storage.modified(name) is not None
+    storage.write_whole(name, b"456")
+    assert storage.tag_of(name) != tag
+
+
 def test_what_is_not_there_is_nothing(storage: Storage, tmp_path: Path) -> None:
     for each in (storage, Storage.of(str(tmp_path / "nothing"))):
         assert each.read_whole("x") is None

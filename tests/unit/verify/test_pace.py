@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vnode_backfill.verify.pace import NO_LIMITS, SourcePace
+from vnode_backfill.verify.pace import NO_LIMITS, RowAccount, SourcePace
 
 
 @dataclass
@@ -77,3 +77,25 @@ def test_busy_source_is_not_read_until_it_is_not_busy_any_more() -> None:
         "verify waits: Threads_running is 9, limit 8",
         "verify continues",
     ]
+
+
+def test_tables_side_by_side_pay_from_one_account_and_none_waits_for_a_share_that_nobody_uses() -> None:
+    """A large table and a small one: both rates divided by two would take the large one twice as long."""
+    clock, account = Clock(), RowAccount(1000)
+    large, small = (SourcePace(1000, clock=clock, wait=clock.wait, shared=account) for _ in range(2))
+    began, rows = clock.now, 1000
+    small.pay(1000)
+    for some in large.rounds(range(40), 700):
+        assert rows <= 1000 * (clock.now - began) + 1000
+        rows += 700 * len(some)
+    assert rows == 29_000
+    assert (rows - large.most_rows) / 1000 <= clock.now - began <= rows / 1000
+
+
+def test_limit_of_a_table_holds_beside_that_of_all() -> None:
+    clock = Clock()
+    pace = SourcePace(10, clock=clock, wait=clock.wait, shared=RowAccount(1000))
+    assert pace.most_rows == 50
+    for _ in range(3):
+        pace.pay(50)
+    assert clock.now == 100.0 + 2 * 5

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vnode_backfill.commands.say import for_threads, say
-from vnode_backfill.commands.stored_job import with_room_for_workers
+from vnode_backfill.commands.stored_job import sized_session
 from vnode_backfill.config.job import Config, StartupMode
 from vnode_backfill.job.open.locations import owner
 from vnode_backfill.job.sink.configured import configured_sink
@@ -18,17 +18,15 @@ from vnode_backfill.words.errors import BackfillError, ConfigError, PlanRefusedE
 from vnode_backfill.words.schema_change import Ended, NewCopy
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from progress.faces.metrics import CdcBackfillMetrics
     from progress.store.tables_store import TablesStore
-    from vnode_backfill.job.run.services import Services
+    from vnode_backfill.job.run.services import Services, WatchedJvm
     from vnode_backfill.job.run.watch import Faces
     from vnode_backfill.job.tables.open import OpenedTables, TablesOpener
     from vnode_backfill.job.tables.running_table import OpenedTable, RunningTable
     from vnode_backfill.job.tables.watch import TablesWatch
-    from vnode_backfill.spark.jvm import JvmWatch
     from vnode_backfill.spark.session import StartingSession
+    from vnode_backfill.spark.tasks import HasContext
 
 
 def run_tables(
@@ -48,8 +46,8 @@ def run_tables(
     _check_mode(config)
     check_state_writable(config)
     daemon = configured_sink(config).daemon_module
-    sized = with_room_for_workers(config)
-    with session_starting(sized, master, quiet=not verbose, daemon_module=daemon) as session:
+    sized, are_live = sized_session(config)
+    with session_starting(sized, master, quiet=not verbose, daemon_module=daemon, at_once=not are_live) as session:
         from vnode_backfill.job.open.source import load_kernels
         from vnode_backfill.job.run.watch import Faces
         from vnode_backfill.job.tables.open import TablesOpener
@@ -62,6 +60,8 @@ def run_tables(
             say(*opening_lines(opened))
             if not opened.tables:
                 store.release()
+                if opened.ended and not opened.aside:
+                    return 0
                 raise opener.refuse(_nothing_to_copy(config, opened))
             _ask_for_workers(store, opened, asked_workers)
             try:
@@ -78,6 +78,7 @@ def opening_lines(opened: OpenedTables) -> list[str]:
         f"{name} was removed and is not copied: `vnode-backfill tables add` takes it up" for name in opened.taken_out
     ]
     lines += [f"{name} is new and not copied, because mysql.new_tables is report" for name in opened.reported]
+    lines += [_ended_line(name, ended) for name, ended in sorted(opened.ended.items())]
     lines += [f"{table.name}: {line}" for table in opened.tables for line in table.opened.start.warnings]
     return lines + [f"{name} is set aside: {error}" for name, error in sorted(opened.aside.items())]
 
@@ -90,9 +91,12 @@ def ending_lines(tables: Sequence[RunningTable], aside: Mapping[str, BackfillErr
             failure = table.run.failure
             lines.append(f"{table.name}: {BackfillError(failure.message, detail=failure.detail, hint=failure.hint)}")
         elif isinstance(table.run.ending, Ended):
-            ended = table.run.coordinator.saved.schema.ended
-            lines.append(f"{table.name} has ended: {ended}; its target and its state stay as they are")
+            lines.append(_ended_line(table.name, table.run.coordinator.saved.schema.ended))
     return lines + [f"{name} is set aside: {error}" for name, error in sorted(aside.items())]
+
+
+def _ended_line(name: str, ended: str) -> str:
+    return f"{name} has ended: {ended}; its target and its state stay as they are"
 
 
 def _check_mode(config: Config) -> None:
@@ -132,11 +136,12 @@ def _run_opened(
     from vnode_backfill.job.tables.tables_job import JobParts, TablesJob
 
     config, store = opener.config, opener.store
-    _wait_for_session(config, store, session)
-    services = services_for(config, session.result(), watch.metrics, session.watch)
+    if session.slots is None:
+        _wait_for_session(config, store, session)
+    services = services_for(config, session, watch.metrics, session)
     parts = JobParts(config, store, services, renewed, taken_up, opener.look_again, opener.open_again, watch)
     job = TablesJob(parts, opened.tables, opened.aside)
-    session.watch.excused = lambda: job.is_stopping
+    session.excused = lambda: job.is_stopping
     job.run(Until(until))
     if job.leaves_tasks and not configured_sink(config).fences_drivers:
         # They look at the lease. The next driver waits until it has run out.
@@ -172,7 +177,7 @@ def _wait_for_session(config: Config, store: TablesStore, session: StartingSessi
 
 
 def services_for(
-    config: Config, spark: SparkSession, metrics: CdcBackfillMetrics, jvm: JvmWatch | None = None
+    config: Config, spark: HasContext, metrics: CdcBackfillMetrics, jvm: WatchedJvm | None = None
 ) -> Callable[[OpenedTable], Services]:
     """How each table of the job gets what it works with."""
     from consume_upstream.throttle import SourceThrottle

@@ -1,8 +1,8 @@
 """Compares source and target of many tables side by side: a line per table, and a total.
 
-Together the tables use as many connections, and read as many rows a second, as a comparison of one table may: what one
-has is divided among those that are compared at the same time. A table that cannot be compared is not equal, and keeps
-no other from being compared.
+Together the tables use as many connections, and read as many rows a second, as a comparison of one table may. The
+connections are divided among those that are compared at the same time, and the rows are paid from one account
+(`verify.pace`). A table that cannot be compared is not equal, and keeps no other from being compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vnode_backfill.words.errors import BackfillError
 if TYPE_CHECKING:
     from vnode_backfill.verify.tasks import TaskRunner
 
-__all__ = ["OpenTasks", "compare_tables", "verify_tables"]
+__all__ = ["CompareTable", "OpenTasks", "compare_tables", "verify_tables"]
 
 OpenTasks = Callable[[], AbstractContextManager["TaskRunner"]]
 CompareTable = Callable[[Config, OpenTasks], Verdict]
@@ -111,10 +111,8 @@ def _side_by_side(
 
 
 def _share_of(config: Config, at_once: int) -> Config:
-    """What one of so many comparisons may use of the source."""
-    rate = config.limits.rows_per_second
-    limits = config.limits.model_copy(update={"rows_per_second": max(1, rate // at_once) if rate else rate})
-    return config.model_copy(update={"workers": max(1, config.workers // at_once), "limits": limits})
+    """How many connections one of so many comparisons may use."""
+    return config.model_copy(update={"workers": max(1, config.workers // at_once)})
 
 
 def _document(found: Sequence[_Compared]) -> dict[str, object]:

@@ -214,12 +214,19 @@ def following(storage: Storage, version: int) -> Iterator[tuple[int, Content]]:
     """The commits behind `version`, one after the other, until one is not there."""
     for size in chain(_AHEAD, repeat(_MOST_AHEAD)):
         chunk = range(version + 1, version + 1 + size)
-        contents = in_threads(lambda number: storage.read_tagged(commit_name(number)), chunk)
+        contents = _read_ahead(storage, chunk)
         for number, content in zip(chunk, contents, strict=True):
             if content is None:
                 return
             yield number, content
         version += size
+
+
+def _read_ahead(storage: Storage, versions: range) -> Iterable[Content | None]:
+    """The commits of these versions: of a store several at a time, of a local folder each when it is asked for."""
+    if storage.is_local:
+        return (storage.read_tagged(commit_name(version)) for version in versions)
+    return in_threads(lambda version: storage.read_tagged(commit_name(version)), versions)
 
 
 def _checkpoint(storage: Storage, name: str, kind: str, members: Sequence[str], *whole: str) -> pa.Table:

@@ -108,6 +108,12 @@ def check_unchanged(table: UpstreamTable) -> None:
             detail="it has other partitions" if repartitioned else what_changed(table.definition, now),
             hint="Run it again.",
         )
+    if table.with_parents().parents != table.parents:
+        raise ChangedMeanwhileError(
+            f"the foreign keys of {now.database}.{now.table}, or a table they lead to, were changed while the job was "
+            "created",
+            hint="Run it again.",
+        )
 
 
 def _check_boundary(config: Config, table: UpstreamTable, offset: CdcOffset, log: SourceLog) -> None:

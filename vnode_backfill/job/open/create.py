@@ -24,7 +24,7 @@ from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import FORGOTTEN, BackfillState, Controls, Phase, new_state
 from progress.state.schema_state import DefinitionVersion, SchemaState
 from progress.state.walk_state import WHOLE_KEY, walk_plan
-from progress.store.job_rows import JobRecord
+from progress.store.rows.job_rows import JobRecord
 from progress.store.store import StateStore
 from progress.store.walk_store import SingleStore
 from vnode_backfill.config.job import Config
@@ -84,7 +84,7 @@ def new_record(config: Config, table: UpstreamTable) -> JobRecord:
     return JobRecord.new(
         config.job, table.definition, vnode_count=config.vnodes, server=table.server,
         sink=configured_sink(config).target, now=datetime.now(UTC),
-    )  # fmt: skip
+    ).with_parents(table.parents)  # fmt: skip
 
 
 def no_ranges(config: Config, table: UpstreamTable) -> SplitPlan:
@@ -101,8 +101,8 @@ class Planned:
 
 
 def examined_table(config: Config) -> UpstreamTable:
-    """The table as it is now, which the target can take."""
-    table = open_table(config)
+    """The table as it is now, which the target can take, and with its parents."""
+    table = open_table(config).with_parents()
     refuse(configured_sink(config).findings(table.definition), "the target cannot take the table")
     return table
 
@@ -126,7 +126,8 @@ def planned_from_creation(config: Config, table: UpstreamTable, created: Created
     """The beginning right after the table's CREATE, where the job begins at what is visible: nothing is read."""
     table = table.with_definition(created.definition)
     beginning = begin(config, table, CdcOffset.from_json(created.offset))
-    if not isinstance(beginning.start.from_, Latest) or table.unordered_key():
+    if not isinstance(beginning.start.from_, Latest) or table.unordered_key() or table.parents:
+        # Its parents are those of now. Right after the CREATE it may have had others.
         return planned_from(config, table, plans=plans)
     beginning = replace(beginning, start=replace(beginning.start, snapshot=False))
     return Planned(table, beginning, no_ranges(config, table))

@@ -27,8 +27,8 @@ import pyarrow.fs as pafs
 
 from consume_upstream.log.offset import CdcOffset
 from progress.state.backfill_state import BackfillState
-from progress.store.job_rows import JobRecord
 from progress.store.reader import folder_name
+from progress.store.rows.job_rows import JobRecord
 from progress.store.state_table import DEFAULT_RETENTION, StateTable, state_errors
 from progress.store.walk_store import store_of
 from vnode_backfill.config.job import Config, StartupMode

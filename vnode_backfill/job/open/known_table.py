@@ -19,11 +19,12 @@ from vnode_backfill.words.schema_change import TableShape
 
 
 def known_table(config: Config, loaded: Loaded) -> UpstreamTable:
-    """The table by the definition that the job was created with, version 0.
+    """The table by the definition that the job was created with, version 0, and with the parents that its copy has.
 
-    Earlier releases stored labels as the server lists them. Where nothing else differs, those of the server count.
+    Earlier releases stored labels as the server lists them. Where nothing else differs, those of the server count. They
+    stored no parents: a table with foreign keys that change its rows was refused.
     """
-    table = open_known_table(config, loaded.record.definition)
+    table = open_known_table(config, loaded.record.definition).with_known_parents(loaded.record.parents)
     now = definition_now(table)
     if now is not None and relabelled(loaded.record.definition, now) is not None:
         # The partitions of now may come from statements that the job has not met yet.

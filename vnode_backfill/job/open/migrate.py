@@ -11,8 +11,8 @@ from dataclasses import replace
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state.migration import migrated_plan, migrated_state
 from progress.state.walk_state import Walk
+from progress.store.rows.walk_rows import StoredWalk
 from progress.store.store import StateStore
-from progress.store.walk_rows import StoredWalk
 from progress.store.walk_store import SingleStore
 from vnode_backfill.config.job import Config
 from vnode_backfill.job.open.locations import owner, parallel_store, single_store

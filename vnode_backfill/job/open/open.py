@@ -76,11 +76,12 @@ def _nothing() -> None:
 
 def job_of(services: Services, opened: Opened, watch: Watcher) -> BackfillJob:
     """One driver's run of an opened job, by the executor whose state it has."""
-    store = opened.store
+    store, bounded = opened.store, opened.start.bounded
     # Before anything uses it: a change of the target that was left pending is ordered first, and begins with this
     # shape.
     services.sink.use(opened.state.schema.shape_in_sink(opened.table.definition))
     if not isinstance(store, SingleStore):
-        return BackfillJob(services, opened.state, opened.plan, watch)
+        return BackfillJob(services, opened.state, opened.plan, watch, bounded=bounded)
     walking = partial(Performer, reading=partial(WalkReading, table=opened.table, store=store))
-    return BackfillJob(services, opened.state, opened.plan, WalkWatch(watch, store), performer=walking)
+    watch = WalkWatch(watch, store)
+    return BackfillJob(services, opened.state, opened.plan, watch, performer=walking, bounded=bounded)

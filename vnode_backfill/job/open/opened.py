@@ -17,8 +17,8 @@ from typing import Protocol
 
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import BackfillState
-from progress.store.job_rows import JobRecord
 from progress.store.lease import Lease
+from progress.store.rows.job_rows import JobRecord
 from progress.store.store import StateStore
 from vnode_backfill.config.job import Config
 from vnode_backfill.decide.start_point import StartPlan

@@ -156,7 +156,9 @@ class WatchedPlan:
             self.note(self._plan(*self._seen))
 
     def _plan(self, facts: TableFacts, target: int, cuts: Cuts) -> BegunPlan:
-        return BegunPlan(self.table.definition, self.vnodes, target, self.first, facts, cuts.settled, self.since)
+        return BegunPlan(
+            self.table.definition, self.vnodes, target, self.first, facts, cuts.settled, self.since, self.table.parents
+        )
 
     def note(self, plan: BegunPlan) -> None:
         """Store the plan as far as it is. It may fail, unless another driver makes the same plan."""
@@ -182,7 +184,7 @@ def _why_dropped(config: Config, table: UpstreamTable, begun: BegunPlan) -> str:
         return f"mysql.cdc.startup_mode is {config.mysql.cdc.startup_mode}, which copies nothing"
     fault = why_not_held(begun.first, table.source_log(stored=begun.first))
     target = rows_per_range(begun.facts, config)
-    reason = why_not_continued(begun, table.definition, config.vnodes, target, fault)
+    reason = why_not_continued(begun, table.definition, config.vnodes, target, fault, parents=table.parents)
     if not reason and not orders_as_before(table, begun):
         return "the server puts its bounds in another order now"
     return reason

@@ -39,7 +39,7 @@ from progress.state.backfill_state import (
 from progress.state.definition_report import WHOLE
 from progress.state.schema_state import CopyNote, SchemaState
 from progress.state.walk_state import walk_plan
-from progress.store.job_rows import COPIED_VERSION, JobRecord
+from progress.store.rows.job_rows import COPIED_VERSION, JobRecord
 from progress.store.store import Loaded, StateStore
 from vnode_backfill.config.job import Config, StartupMode
 from vnode_backfill.decide.start_point import Latest, StartPlan
@@ -54,7 +54,7 @@ from vnode_backfill.job.sink.description import SinkDescription, WritingJob
 from vnode_backfill.snapshot.plan_questions import first_plan
 from vnode_backfill.words.bitmap import split_evenly
 from vnode_backfill.words.epoch import Epoch
-from vnode_backfill.words.errors import LawBrokenError, StateError
+from vnode_backfill.words.errors import LawBrokenError, ParentsChangeError, PlanRefusedError, StateError
 from vnode_backfill.words.finding import refuse
 from vnode_backfill.words.key_range import SplitPlan
 from vnode_backfill.words.schema_change import CreatedTable
@@ -109,13 +109,14 @@ def _from_creation(
     """After the table's CREATE; None where the table has to be read.
 
     That is so of a walk and of a table in one range, which have no plan without a range, on another server, and where
-    both copies would be in one place: points of the old copy go when a range is read.
+    both copies would be in one place: points of the old copy go when a range is read. A table that foreign keys change
+    outside the log has the parents of now, and may have had others right after the CREATE.
     """
     if created is None or loaded.record.executor == "single" or not sink.copies_beside:
         return None
     era = loaded.state.written.era
     table = open_known_table(config, created.definition).in_era(era)
-    if table.server != loaded.record.server or table.unordered_key():
+    if table.server != loaded.record.server or table.unordered_key() or table.with_parents().parents:
         return None
     refuse(look_at_source(config))
     refuse(sink.findings(table.definition), "the target cannot take the table")
@@ -125,7 +126,13 @@ def _from_creation(
 
 def _planned(config: Config, loaded: Loaded, sink: SinkDescription) -> _NewBeginning:
     """At what is visible now, with all ranges to read."""
-    table, first = _beginning(config, loaded, sink)
+    try:
+        table, first = _beginning(config, loaded, sink)
+    except PlanRefusedError as error:
+        if loaded.state.schema.cascaded is None:
+            raise
+        # Tools that replace a parent by a table with another name give its children their keys back a little later.
+        raise ParentsChangeError(error.message, detail=error.detail, hint=error.hint) from error
     single = loaded.record.executor == "single"
     return _NewBeginning(
         table, first, _walk(table) if single else first_plan(table, _with_own_vnodes(config, loaded))[1]
@@ -141,7 +148,7 @@ def _beginning(config: Config, loaded: Loaded, sink: SinkDescription) -> tuple[U
     refuse(look_at_source(config))
     era = loaded.state.written.era
     for attempt in range(1, _ATTEMPTS + 1):
-        table = open_table(config)
+        table = open_table(config).with_parents()
         refuse(sink.findings(table.definition), "the target cannot take the table")
         table = table.in_era(era if table.server == loaded.record.server else era + 1)
         first = table.identified(table.beginning())
@@ -169,12 +176,13 @@ def _with_own_vnodes(config: Config, loaded: Loaded) -> Config:
 
 def _record(config: Config, loaded: Loaded, table: UpstreamTable) -> JobRecord:
     fresh = new_record(_with_own_vnodes(config, loaded), table)
-    return replace(
+    copied = replace(
         fresh,
         executor=loaded.record.executor,
         vnode_count=loaded.record.vnode_count,
         format_version=COPIED_VERSION,
     )
+    return copied.with_parents(table.parents)
 
 
 def _walk(table: UpstreamTable) -> SplitPlan:

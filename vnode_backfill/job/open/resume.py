@@ -19,7 +19,7 @@ from dataclasses import replace
 from consume_upstream.buffer import BufferNote
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import Failure, Request, RequestKind
-from progress.store.job_rows import JobRecord
+from progress.store.rows.job_rows import JobRecord
 from progress.store.store import Loaded, StateStore
 from progress.store.walk_store import SingleStore
 from vnode_backfill.config.job import Config, Executor, StartupMode
@@ -159,7 +159,7 @@ def _continue_or_fail(
         # What the log holds next may be what the job has failed at; after a copy nobody needs it.
         return _copy_again(config, store, table, loaded, asked)
     if isinstance(start.from_, Saved) and start.from_.by_gtids:
-        if meets_statement_again(loaded.state):
+        if meets_statement_again(loaded.state, table.source_log().newest.gtids):
             last = loaded.state.schema.versions[-1]
             raise _MustCopyError(
                 f"the server is another one, and the statement at {last.before} was followed before the first server "
@@ -185,10 +185,12 @@ def _copy_again(
 ) -> tuple[StartPlan, Loaded]:
     """Begin again at what is visible now and read every range, those of keys outside the plan included."""
     state = loaded.state
+    _check_parents(table, loaded.record)
     table = table.in_era(state.written.era + 1)
     shape = state.schema.shape_at(state.schema.newest, table.definition)
     table = table.with_definition(shape.definition)
     first = table.identified(table.beginning())
+    _check_parents(table, loaded.record)
     sink = open_sink(config, loaded.record, store, table)
     sink.use(shape)
     try:
@@ -214,6 +216,12 @@ def _copy_again(
     bounded = mode_of(config, loaded.record.name, loaded.record.id) is StartupMode.SNAPSHOT
     start = StartPlan(snapshot=True, from_=Saved(first), bounded=bounded, warnings=(warning,))
     return start, replace(loaded, state=moved, plan=plan)
+
+
+def _check_parents(table: UpstreamTable, record: JobRecord) -> None:
+    """The log that is left out may hold statements that have given the table other parents: a new copy knows them."""
+    if table.with_parents().parents != record.parents:
+        raise _MustCopyError("its foreign keys cascade from other tables than before")
 
 
 def _follow_by_gtids(store: StateStore, table: UpstreamTable, loaded: Loaded, buffered: BufferNote | None) -> Loaded:

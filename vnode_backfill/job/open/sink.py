@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from consume_upstream.buffer import ChangeBuffer
 from consume_upstream.upstream_table import UpstreamTable
-from progress.store.job_rows import JobRecord
+from progress.store.rows.job_rows import JobRecord
 from progress.store.store import StateStore
 from vnode_backfill.config.job import Config
 from vnode_backfill.config.values import reveal

@@ -27,8 +27,6 @@ from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.finding import Finding, Level, refuse
 from vnode_backfill.words.table_name import TableName, TablePattern
 
-FOREIGN_KEY = "table.foreign_key"
-"""What a finding about a foreign key that changes rows outside the log is called."""
 _TLS = {
     TlsVerify.IDENTITY: TlsMode.VERIFY_IDENTITY, TlsVerify.CA: TlsMode.VERIFY_CA, TlsVerify.NONE: TlsMode.REQUIRED,
 }  # fmt: skip
@@ -37,21 +35,23 @@ _TLS = {
 def open_table(config: Config) -> UpstreamTable:
     """The source table as it is now."""
     mysql = config.mysql
-    return MySqlTable.open(
+    table = MySqlTable.open(
         source_address(config), mysql.database, mysql.table, zero_dates=config.zero_dates.value,
         watermark_table=mysql.watermark_table, visibility_timeout=mysql.visibility_timeout.total_seconds(),
         server_ids=(mysql.server_id_range.low, mysql.server_id_range.high),
     )  # fmt: skip
+    return replace(table, follows_parents=config.among_many)
 
 
 def open_known_table(config: Config, definition: TableDefinition) -> UpstreamTable:
     """The source table by a stored definition; it may be another by now, or gone."""
     mysql = config.mysql
-    return MySqlTable.known(
+    table = MySqlTable.known(
         source_address(config), definition, zero_dates=config.zero_dates.value,
         watermark_table=mysql.watermark_table, visibility_timeout=mysql.visibility_timeout.total_seconds(),
         server_ids=(mysql.server_id_range.low, mysql.server_id_range.high),
     )  # fmt: skip
+    return replace(table, follows_parents=config.among_many)
 
 
 def table_of(config: Config, state: BackfillState) -> UpstreamTable:

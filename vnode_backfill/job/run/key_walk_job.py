@@ -72,7 +72,7 @@ class WalkReading:
         tools.progress.reading(ReadBefore(state.ranges, len(committed.plan.ranges), state.rows))
         if landed or not any(action.lanes):
             return landed
-        return CdcBackfillExecutor(tools.spark.context).walk(
+        return CdcBackfillExecutor(tools.spark.tasks_in).walk(
             Stretch(
                 table=self._table, writer=self._sink.writer(), after=self._store.walk.last_key,
                 epoch=barrier.epoch, attempt=barrier.attempt, seconds=tools.epoch_seconds,

@@ -84,12 +84,14 @@ class BackfillJob:
         watch: Watcher,
         *,
         performer: MakePerformer = Performer,
+        bounded: bool = False,
     ) -> None:
+        """A job that is `bounded` only copies."""
         self._services, self._watch = services, watch
         barriers: LocalBarrierManager[Event] = LocalBarrierManager()
         self._performer = performer(services, barriers)
         watched = self._performer.seen, self._performer.pace
-        self._table = TableRun(services, state, plan, barriers, self._performer.perform, watched)
+        self._table = TableRun(services, state, plan, barriers, self._performer.perform, watched, bounded=bounded)
         self._ended = threading.Event()
 
     def run(self, until: Until) -> tuple[BackfillState, Failure | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from functools import partial
 
 from consume_upstream.buffer import BufferNote
@@ -64,6 +65,18 @@ _END_SECONDS = 600.0
 """How long a failed attempt may take to end. Everything that it waits for has its own time-out, which is shorter."""
 _CLOSE_SECONDS = 60.0
 _LOOK_FOR_TABLE = 1.0
+_SLICES_IN_MEMORY, _LEAST_SLICE = 4, 1024 * 1024
+"""A slice of a long backlog is a quarter of `limits.log_memory`, which is 64 MB: estimated, not measured, as a few
+seconds of work, against the fixed cost of an epoch. The first capture and the last merge have nothing beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the source has answered to a table: the end of its log, what is visible, and where a slice may end."""
+
+    written: CdcOffset
+    visible: Visibility
+    slice_end: CdcOffset | None = None
 
 
 class Performer:
@@ -100,6 +113,8 @@ class Performer:
             lend=self.source.session,
         )
         self._versions = TableVersions(services)
+        self._is_behind = False
+        """Whether the last sample was cut: there is more log than the next epoch captures."""
         self._first_revision: int | None = None
         self._reading = reading(
             ReadingTools(services, self._spark, self._progress, self.pace, self.source.session, self._versions)
@@ -201,7 +216,7 @@ class Performer:
         note = spark.run(
             Actor.UPSTREAM,
             action.barrier,
-            lambda: consume(spark.context, *asked),
+            lambda: consume(spark.tasks_in, *asked),
             lambda: consume(None, *asked),
         )
         self.report_buffered(action, note)
@@ -275,7 +290,7 @@ class Performer:
             if version.emptied:
                 sink.empty(version.number, version.shape)
             else:
-                sink.change(version.number, version.shape, version.steps, SparkTasks(self.services.spark.sparkContext))
+                sink.change(version.number, version.shape, version.steps, SparkTasks(self.services.spark))
         except BackfillError as error:
             self.barriers.tell(SinkNotChanged(version.number, error))
         except Exception as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
@@ -295,31 +310,44 @@ class Performer:
         if (action.idle or not self.presses(state)) and rest > 0:
             self._awake.wait(rest)
         written, visible = self.source.written_offset(last_sample(state)), self.source.visible_offset()
-        sample = self.sample_of(committed, written, visible, hold=bool(self.seen.throttled_by))
+        answer = Answer(written, visible, self.slice_end(state, written))
+        sample = self.sample_of(committed, answer, hold=bool(self.seen.throttled_by))
         self.barriers.tell(Sampled(sample, action.ticket))
 
-    def sample_of(
-        self, committed: Committed, written: CdcOffset, visible: Visibility, *, hold: bool, rows: int | None = None
-    ) -> Sample:
+    def sample_of(self, committed: Committed, answer: Answer, *, hold: bool, rows: int | None = None) -> Sample:
         """What the source's answer means for this table, of which a worker may read `rows` rows in the next epoch.
 
         Without `hold` the definition is asked for, if rows are to be read by it.
         """
-        state, config = committed.state, self.services.config
+        state, config, written = committed.state, self.services.config, answer.written
         last = last_sample(state)
         check_log_goes_on(last, written)
         self.seen.sampled(written, time.time())
         if rows is None:
             rows = int(self._rows_per_second(state) * config.epoch.backfill.total_seconds())
-        short = may_be_merged_at_once(config.executor, last, written)
+        if not is_short_stretch(last, written):
+            self._spark.expect_tasks()
+        self._is_behind = answer.slice_end is not None
+        short = not self._is_behind and may_be_merged_at_once(config.executor, last, written)
         hold = hold or self._versions.are_behind(committed, written)
-        return Sample(written, visible, rows, hold=hold, short=short)
+        return Sample(written, answer.visible, rows, hold=hold, short=short, slice_end=answer.slice_end)
+
+    def slice_end(self, state: BackfillState, written: CdcOffset) -> CdcOffset | None:
+        """Where the next epoch ends, where the log up to `written` is longer than one epoch takes in. While a vnode is
+        not live there is no such end."""
+        last, config = last_sample(state), self.services.config
+        length = max(config.limits.log_memory // _SLICES_IN_MEMORY, _LEAST_SLICE)
+        if last.number == written.number and written.pos - last.pos <= length:
+            return None
+        if config.executor is not Executor.PARALLEL or not state.is_read_and_merged:
+            return None
+        return self.source.slice_end(last, written, length)
 
     def presses(self, state: BackfillState) -> bool:
-        """Whether something waits for the next epoch: a start or a stop, ranges, or a vnode whose first merge is
-        due."""
+        """Whether something waits for the next epoch: a start or a stop, ranges, more log than one epoch takes in, or a
+        vnode whose first merge is due."""
         intent = state.intent
-        if self.pace.read_last or intent is None or intent.kind is BarrierKind.SYNC_CHECKPOINT:
+        if self._is_behind or self.pace.read_last or intent is None or intent.kind is BarrierKind.SYNC_CHECKPOINT:
             return True
         if state.schema.pending is not None:
             # The sink is changing, which takes as long as it takes.

@@ -82,7 +82,7 @@ class RangeReading:
     def read(self, action: ReadRanges, committed: Committed) -> Receipts:
         prepared = self.prepare(action, committed)
         began, spark = time.monotonic(), self._tools.spark
-        done = spark.run(Actor.SNAPSHOT, action.barrier, lambda: read_ranges(spark.context, prepared.lanes), LanesRead)
+        done = spark.run(Actor.SNAPSHOT, action.barrier, lambda: read_ranges(spark.tasks_in, prepared.lanes), LanesRead)
         if not action.rows_per_second:
             self._measure(prepared.lanes, done.receipts, time.monotonic() - began)
         return self.finish(prepared, done)

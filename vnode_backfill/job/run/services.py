@@ -4,8 +4,7 @@ given."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-from pyspark.sql import SparkSession
+from typing import Protocol
 
 from consume_upstream.buffer import ChangeBuffer
 from consume_upstream.throttle import SourceThrottle
@@ -15,9 +14,16 @@ from progress.state.backfill_state import BackfillState, Intent
 from progress.store.store import StateStore
 from vnode_backfill.config.job import Config
 from vnode_backfill.sinks import Sink
-from vnode_backfill.spark.jvm import JvmWatch
-from vnode_backfill.words.errors import LawBrokenError
+from vnode_backfill.spark.tasks import HasContext
+from vnode_backfill.words.errors import LawBrokenError, SparkLostError
 from vnode_backfill.words.key_range import SplitPlan
+
+
+class WatchedJvm(Protocol):
+    """Knows how the driver's JVM has ended; None if it lives, or was never needed."""
+
+    @property
+    def lost(self) -> SparkLostError | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +31,14 @@ class Services:
     """Everything with an effect that a running job holds."""
 
     config: Config
-    spark: SparkSession
+    spark: HasContext
     table: UpstreamTable
     sink: Sink
     buffer: ChangeBuffer
     store: StateStore
     throttle: SourceThrottle | None = None
     metrics: CdcBackfillMetrics = field(default_factory=CdcBackfillMetrics)
-    jvm: JvmWatch | None = None
+    jvm: WatchedJvm | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,9 +57,12 @@ class TableRun:
         barriers: LocalBarrierManager[Event],
         carry_out: CarryOut,
         watched: tuple[Seen, Pace],
+        *,
+        bounded: bool = False,
     ) -> None:
         self.services, self.barriers = services, barriers
-        self.coordinator = Coordinator(saved=state, plan=plan, attempts_allowed=services.config.limits.retries)
+        retries = services.config.limits.retries
+        self.coordinator = Coordinator(saved=state, plan=plan, attempts_allowed=retries, bounded=bounded)
         self.failure: Failure | None = None
         self.ending: Ending | None = None
         """What the table has met, where it has stopped because this copy cannot continue."""

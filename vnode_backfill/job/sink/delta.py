@@ -11,8 +11,8 @@ from vnode_backfill.job.sink.description import Owner
 from vnode_backfill.words.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
-    from progress.store.job_rows import JobRecord
     from progress.store.lease import Lease
+    from progress.store.rows.job_rows import JobRecord
     from vnode_backfill.delta.commits import DeltaLog
     from vnode_backfill.delta.storage import Storage
     from vnode_backfill.job.sink.description import Comparing, Verdict, WritingJob

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from consume_upstream.upstream_table import UpstreamTable
-    from progress.store.job_rows import JobRecord
     from progress.store.lease import Lease
+    from progress.store.rows.job_rows import JobRecord
     from progress.store.store import Loaded
     from vnode_backfill.config.job import MergeMode
     from vnode_backfill.delta.commits import DeltaLog

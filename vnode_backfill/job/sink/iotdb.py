@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from consume_upstream.upstream_table import UpstreamTable
-    from progress.store.job_rows import JobRecord
     from progress.store.lease import Lease
+    from progress.store.rows.job_rows import JobRecord
     from vnode_backfill.delta.commits import DeltaLog
     from vnode_backfill.job.sink.description import Comparing, Owner, Verdict, WritingJob
     from vnode_backfill.sinks import Sink

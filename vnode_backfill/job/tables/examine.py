@@ -215,7 +215,7 @@ def _about_patterns(chosen: Chosen) -> Iterator[Finding]:
 
 
 def _beginning(config: Config) -> Beginning:
-    return begin(config, open_table(config))
+    return begin(config, open_table(config).with_parents())
 
 
 def _of_many(finding: Finding) -> Finding:

@@ -11,7 +11,8 @@ A table is opened as a job of one table is (`job.open`), under the job's lease. 
   table holds is in the log after it. A CREATE TABLE IF NOT EXISTS proves nothing, because the table may have been
   there.
 - A table that the file no longer names is let go: its state is removed, its target stays. One that the file names and
-  the server does not have is opened all the same: the log says what became of it.
+  the server does not have is opened all the same: the log says what became of it. Once the table has ended, and while
+  the server does not have it again, there is nothing to open.
 - A table that was removed by hand is not opened, and its state stays: once it is added again it continues. A running
   job looks for such choices all the time, so nothing depends on when one was made.
 """
@@ -77,6 +78,8 @@ class OpenedTables:
     """Tables that were removed by hand. Their state stays."""
     reported: list[str] = field(default_factory=list)
     """New tables that a pattern matches, and that the file says are only to be reported."""
+    ended: dict[str, str] = field(default_factory=dict)
+    """Tables that were dropped or renamed, and are still gone, with the offset at which that was."""
     created: int = 0
 
 
@@ -96,6 +99,7 @@ class TablesOpener:
         self._plans = FirstPlans(config, before_writing=self._prepare_to_write, say=say, pace=pace)
         self._file, self._choices, self._looked_at = config, -1, time.monotonic()
         self._removed: frozenset[str] = frozenset()
+        self._ended: dict[str, str] = {}
         self._fold_case = False
         self._asked: UpstreamTable | None = None
         self._looked: CdcOffset | None = None
@@ -136,7 +140,8 @@ class TablesOpener:
             raise FencedError(f"tables cannot be added to job {self.config.job} without its lease")
         chosen_anew, done = self._heed_choices(), OpenedTables()
         done.taken_out = [name for name in known if not self._is_meant(name)]
-        back = [name for name in self.store.names() if name not in known and self._is_meant(name)]
+        held = [name for name in self.store.names() if name not in self._ended]
+        back = [name for name in held if name not in known and self._is_meant(name)]
         for name, found in self._side_by_side(self._take_up, [stored_name(name) for name in back]):
             _sort_in(done, name, found)
         if chosen_anew or self._may_have_appeared():
@@ -206,7 +211,8 @@ class TablesOpener:
         kept = [name for name in held if is_chosen(config, name, fold_case=chosen.fold_case)]
         done.taken_out = [str(name) for name in held if str(name) in self._removed]
         self._let_go([name for name in held if name not in kept and str(name) not in self._removed], done)
-        for name, found in self._side_by_side(self._take_up, kept):
+        done.ended = self._ended = self._still_gone([name for name in kept if name not in listed.rows])
+        for name, found in self._side_by_side(self._take_up, [name for name in kept if str(name) not in done.ended]):
             _sort_in(done, name, found)
         new = [name for name in (*chosen.tables, *chosen.missing) if name not in held]
         if exists and config.mysql.new_tables is NewTables.REPORT:
@@ -223,6 +229,11 @@ class TablesOpener:
         for name in names:
             self.store.forget(str(name))
             done.removed.append(str(name))
+
+    def _still_gone(self, names: Sequence[TableName]) -> dict[str, str]:
+        """Those of the tables that have ended, with how; the server has none of them."""
+        loaded = ((str(name), self.store.table(str(name)).load()) for name in names)
+        return {name: found.state.schema.ended for name, found in loaded if found and found.state.schema.ended}
 
     def _take_up(self, name: TableName) -> OpenedTable:
         config, store = self._own(name), self.store.table(str(name))

@@ -17,7 +17,7 @@ of that time. They move on together too, so that one dump captures the changes o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from threading import RLock
@@ -27,14 +27,14 @@ from consume_upstream.executor import ConsumeOrder
 from consume_upstream.log.continuity import check_log_goes_on
 from consume_upstream.log.offset import CdcOffset, Visibility, VisibleAt
 from progress.state.backfill_state import BackfillState, Intent
-from progress.state.parked import ParkedDocument, Reached, may_rest, moved_on
+from progress.state.parked import Parked, ParkedDocument, Reached, may_rest, moved_on
 from vnode_backfill.decide.protocol import CaughtUp, SampleSource
 from vnode_backfill.job.tables.order import Order
 from vnode_backfill.job.tables.running_table import RunningTable
 from vnode_backfill.words.epoch import BarrierKind, Epoch
 from vnode_backfill.words.errors import BackfillError
 
-__all__ = ["ParkedTables", "Peek", "in_era"]
+__all__ = ["Missed", "ParkedTables", "Peek", "in_era", "may_park"]
 
 _WORTH_ROWS = 10_000
 """So many changes of one table are worth a commit before their time."""
@@ -81,12 +81,16 @@ class ParkedTables:
     def newest(self) -> list[CdcOffset]:
         """How far the log was read, in the first era."""
         with self._lock:
-            return [each.in_era(0) for each in {each.looked.written for each in self._resting.values()}]
+            return [each.in_era(0) for each in self._looked_at()]
+
+    def _looked_at(self) -> Collection[CdcOffset]:
+        """Up to where the log was looked at: most tables have the very same value."""
+        return {id(each.looked.written): each.looked.written for each in self._resting.values()}.values()
 
     def park(self, order: Order[SampleSource]) -> bool:
         """Let a table rest that has asked for a sample and has nothing to do; whether it does."""
         state, table = order.committed.state, order.table
-        if not order.action.idle or not may_rest(state):
+        if not may_park(order):
             return False
         whole = table.performer.peek_order(order.committed)
         with self._lock:
@@ -104,16 +108,16 @@ class ParkedTables:
         with self._lock:
             if self._peeking:
                 return []
-            for looked in {each.looked.written for each in self._resting.values()}:
+            for looked in self._looked_at():
                 check_log_goes_on(looked, written.in_era(looked.era))
             self._move_on(Missed(written, visible))
-            now, found, groups = time.time(), [], _Groups(written, visible)
+            now, moved_at, found, groups = time.time(), time.monotonic(), [], _Groups(written, visible)
             for each in self._resting.values():
-                state, intent = groups.of(each)
-                upto = intent.written
-                each.table.performer.seen.sampled(upto, now)
-                each.table.performer.seen.moved_at = time.monotonic()
-                if each.looked.written < upto:
+                state, intent, is_behind = groups.of(each)
+                seen = each.table.performer.seen
+                seen.sampled(intent.written, now)
+                seen.moved_at = moved_at
+                if is_behind:
                     whole = each.whole
                     order = ConsumeOrder(whole.executor, state, whole.plan, intent, may_have_landed=False, peeks=True)
                     found.append(Peek(each.table, order))
@@ -143,8 +147,10 @@ class ParkedTables:
 
     def _move_on(self, missed: Missed) -> None:
         """With a lag: let tables that were met begin their epochs, and the others move on, when it is time."""
+        if self.lag is None:
+            return
         worth = any(each.table.waiting >= _WORTH_ROWS for each in self._resting.values())
-        if self.lag is None or not (worth or time.monotonic() >= self._moved_at + self.lag.total_seconds()):
+        if not worth and time.monotonic() < self._moved_at + self.lag.total_seconds():
             return
         self._moved_at = time.monotonic()
         for each in tuple(self._resting.values()):
@@ -200,8 +206,8 @@ class ParkedTables:
     ) -> ParkedDocument | None:
         """What is to be stored of the tables that rest; None if it is stored already. `stored` says that it was.
 
-        `tables` are those that run. What the last driver has stored of others stays: the log that their own states need
-        may be gone.
+        `tables` are those that run. What the last driver has stored of others stays, and of those that have not
+        committed since: the log that their own states need may be gone.
         """
         with self._lock:
             self._left = {
@@ -210,9 +216,22 @@ class ParkedTables:
             held = (*self._resting.values(), *self._left.values())
             if not held and self._stored is None:
                 return None
-            others = self._before.without({copy_of(table) for table in tables}) if self._before else []
-            made = ParkedDocument.of([*((copy_of(each.table), each.revision, each.reached) for each in held), *others])
+            parked = [(copy_of(each.table), each.revision, each.reached) for each in held]
+            made = ParkedDocument.of([*parked, *self._still_true({copy for copy, _, _ in parked}, tables, states)])
             return None if made == self._stored else made
+
+    def _still_true(
+        self,
+        held: Collection[str],
+        tables: Sequence[RunningTable],
+        states: Callable[[RunningTable], BackfillState],
+    ) -> list[Parked]:
+        """What the last driver has stored of tables that do not run, or run and have not committed since."""
+        if self._before is None:
+            return []
+        running = {copy_of(table): states(table).revision for table in tables}
+        others = self._before.without(held)
+        return [(copy, at, reached) for copy, at, reached in others if running.get(copy, at) == at]
 
     def stored(self, document: ParkedDocument) -> None:
         self._stored = document
@@ -238,6 +257,11 @@ class _Resting:
         return self.whole.state.revision
 
 
+def may_park(order: Order[SampleSource]) -> bool:
+    """Whether a table that asks for a sample has nothing to do, so that it may rest."""
+    return order.action.idle and may_rest(order.committed.state)
+
+
 def copy_of(table: RunningTable) -> str:
     return table.table.opened.record.id
 
@@ -251,14 +275,16 @@ class _Groups:
     def __init__(self, written: CdcOffset, visible: Visibility) -> None:
         self._written, self._visible = written, visible
         self._intents: dict[int, Intent] = {}
-        self._known: dict[int, tuple[BackfillState, Intent]] = {}
+        self._known: dict[int, tuple[BackfillState, Intent, bool]] = {}
 
-    def of(self, resting: _Resting) -> tuple[BackfillState, Intent]:
+    def of(self, resting: _Resting) -> tuple[BackfillState, Intent, bool]:
+        """Where a look begins and ends, and whether there is something to look at."""
         looked = resting.looked
         found = self._known.get(id(looked))
         if found is None:
             state = replace(resting.whole.state, written=looked.written, missing=looked.missing)
-            found = self._known[id(looked)] = state, self._intent(looked.written.era)
+            intent = self._intent(looked.written.era)
+            found = self._known[id(looked)] = state, intent, looked.written < intent.written
         return found
 
     def _intent(self, era: int) -> Intent:

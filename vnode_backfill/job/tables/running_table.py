@@ -121,6 +121,11 @@ class RunningTable:
             return False
         if buffered is None or buffered.cut is not None or not coordinator.saved.is_live:
             return False
+        first = coordinator.first_sample
+        if first is None or coordinator.intent.written < first:
+            # At the end of a slice, or of an epoch that the last driver began: a driver that runs until all are live
+            # waits for what was written when it began itself.
+            return False
         return lagged or (not buffered.kept and self._quiet >= _QUIET_EPOCHS)
 
     def noted(self, kept: int) -> None:

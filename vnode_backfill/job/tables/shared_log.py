@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from consume_upstream.buffer import BufferNote
 from consume_upstream.executor import ConsumeOrder, ReaderLot, consume_together
 from consume_upstream.log.offset import CdcOffset, is_short_stretch
+from progress.state.backfill_state import BackfillState, Intent
 from vnode_backfill.decide.protocol import BufferChanges
 from vnode_backfill.job.run import order_threads
 from vnode_backfill.job.run.driver_tools import DriverTools
@@ -159,7 +160,7 @@ class SharedLog:
         return spark.run(
             Actor.UPSTREAM,
             barrier,
-            lambda: consume_together(spark.context, asked, readers=readers),
+            lambda: consume_together(spark.tasks_in, asked, readers=readers),
             lambda: consume_together(None, asked, readers=readers),
         )
 
@@ -175,15 +176,27 @@ def _report(order: Order[BufferChanges], note: BufferNote | BackfillError) -> No
 
 def stretches_of(orders: Sequence[Order[BufferChanges]], peeks: Sequence[Peek]) -> list[Stretch]:
     """What is of the same stretch of the log, together. A table that orders the log is not looked at as well."""
-    found: dict[tuple[CdcOffset, CdcOffset], Stretch] = {}
+    found: dict[_Ends, Stretch] = {}
     ordered = {order.table.name for order in orders}
     for order in orders:
-        ends = order.action.after, order.action.intent.written
-        found.setdefault(ends, Stretch(*ends)).orders.append(order)
+        _stretch(found, order.action.after, order.action.intent.written).orders.append(order)
+    last: tuple[BackfillState, Intent, Stretch] | None = None
     for peek in (peek for peek in peeks if peek.table.name not in ordered):
-        ends = peek.order.stretch
-        found.setdefault(ends, Stretch(*ends)).peeks.append(peek)
+        state, intent = peek.order.state, peek.order.intent
+        if last is None or last[0] is not state or last[1] is not intent:
+            # Most tables that rest have both in common.
+            last = state, intent, _stretch(found, state.written, intent.written)
+        last[2].peeks.append(peek)
     return list(found.values())
+
+
+_Ends = tuple[CdcOffset, str, CdcOffset, str]
+"""Offsets are equal whichever file they are of: after RESET MASTER another one has the same name. So its identity
+counts, too."""
+
+
+def _stretch(found: dict[_Ends, Stretch], after: CdcOffset, upto: CdcOffset) -> Stretch:
+    return found.setdefault((after, after.log, upto, upto.log), Stretch(after, upto))
 
 
 def is_late(after: CdcOffset, upto: CdcOffset, captured: Iterable[tuple[int, int]]) -> bool:

@@ -73,7 +73,7 @@ class SharedRanges:
             done = spark.run(
                 Actor.SNAPSHOT,
                 first.barrier,
-                lambda: read_tables(spark.context, lanes),
+                lambda: read_tables(spark.tasks_in, lanes),
                 lambda: _nothing_read(len(lanes)),
             )
         except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed

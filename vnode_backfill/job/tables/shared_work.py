@@ -16,7 +16,8 @@ Why that is right: each table is told of its own outcome, when its own effect is
 protocol changes. A commit of several states is a commit of each of them.
 
 A table waits a moment for others that are about to ask (`epoch.live` at the most). Where all are asked to stop, or a
-cut is due, it waits for all, so that all end at one offset.
+cut is due, it waits for all, so that all end at one offset. In a backlog tables stop at the end of a slice if it is the
+same one for all of them, and otherwise at the end of the log.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -36,6 +37,7 @@ from progress.state.cut import Cut, Target
 from progress.state.parked import ParkedDocument
 from progress.store.tables_store import TablesStore
 from vnode_backfill.config.job import Config
+from vnode_backfill.decide.next_epoch import Sample
 from vnode_backfill.decide.protocol import (
     Action,
     BufferChanges,
@@ -52,11 +54,11 @@ from vnode_backfill.decide.protocol import (
 )
 from vnode_backfill.job.run import order_threads
 from vnode_backfill.job.run.driver_tools import DriverTools
-from vnode_backfill.job.run.performer import last_sample
+from vnode_backfill.job.run.performer import Answer, last_sample
 from vnode_backfill.job.run.reading import NOTHING_TO_READ
 from vnode_backfill.job.run.services import Committed
 from vnode_backfill.job.tables.order import DONE, Order, Ordered, follow, in_place_of_earlier
-from vnode_backfill.job.tables.parked_tables import ParkedTables, in_era
+from vnode_backfill.job.tables.parked_tables import Missed, ParkedTables, in_era, may_park
 from vnode_backfill.job.tables.reading_order import rows_to_read
 from vnode_backfill.job.tables.running_table import RunningTable
 from vnode_backfill.job.tables.shared_log import SharedLog
@@ -66,9 +68,10 @@ from vnode_backfill.words.epoch import Actor
 from vnode_backfill.words.errors import BackfillError
 
 log = logging.getLogger(__name__)
-_KINDS = 2
-"""Samples and commits: one of each at a time."""
-_NOTE_PARKED_SECONDS = 10.0
+_KINDS = 3
+"""Samples, samples that were missed, and commits: one of each at a time."""
+_PARKED_SECONDS, _NOTE_PARKED_SECONDS = 5.0, 10.0
+"""It is stored this often how far resting tables are: with a commit of other tables, and without one."""
 _PLACE_SECONDS = 300.0
 """How long a target may take to put a new copy in place, which is one commit."""
 
@@ -78,6 +81,8 @@ class _Gathered:
     """What tables have ordered and nobody has begun yet."""
 
     commits: list[Order[CommitEpoch]] = field(default_factory=list)
+    missed: list[tuple[Order[SampleSource], Missed]] = field(default_factory=list)
+    """Tables that were woken, and the sample that each is owed."""
 
 
 class SharedWork:
@@ -102,6 +107,10 @@ class SharedWork:
         self.throttled_by = ""
         self.stopping = False
         """Whether every table is to stop."""
+        self.telling = threading.RLock()
+        """Held while all tables are asked to stop, and while samples are told. A table that hears of the stop first
+        ends at the sample that it is told next. So no sample is told to some of them in the middle of it. The driver's
+        loop wants it too, so nobody asks the source while it is held."""
         self._tables: Sequence[RunningTable] = ()
         self._settled = True
         self._cut_at = time.monotonic()
@@ -143,7 +152,9 @@ class SharedWork:
     def begin(self, tables: Sequence[RunningTable]) -> None:
         """Begin what has gathered, where it is its turn."""
         self._tables = tables
-        if self.together:
+        # Looked at once: what is begun must fit those that were woken and waited for.
+        stopping, together = self.stopping, self.together
+        if together:
             self._parked.wake_all()
         gathered, self._gathered = self._gathered, _Gathered()
         coming = bool(self._coming) and time.monotonic() < self._sampled_at + self._config.epoch.live.total_seconds()
@@ -151,15 +162,19 @@ class SharedWork:
         self._ranges.begin()
         settled, self._settled = self._settled, self._busy.get("sample", DONE).done()
         # A cut is of all tables that were given one sample, so their commits wait until each of them has its own.
-        held = self.together and not (settled and self._settled)
+        held = together and not (settled and self._settled)
         if gathered.commits and (
             held or not self._start("commit", gathered.commits, partial(self._commit, gathered.commits))
         ):
             self._gathered.commits = gathered.commits
         if not gathered.commits and time.monotonic() > self._parked_at + _NOTE_PARKED_SECONDS:
             self._start("commit", [], self._note_parked)
-        if self._is_due(tables):
-            self._start("sample", list(self._asking.values()), self._sample)
+        owed = gathered.missed
+        if owed and not self._start("missed", [order for order, _ in owed], partial(self._give_missed, owed)):
+            self._gathered.missed = owed
+        if self._is_due(tables, stopping=stopping, together=together):
+            work = partial(self._sample, together=together, stopping=stopping)
+            self._start("sample", list(self._asking.values()), work)
 
     def forget(self, table: RunningTable) -> None:
         """Leave out what a table that has ended had ordered and nobody has begun."""
@@ -172,6 +187,7 @@ class SharedWork:
         """Leave out what a table has ordered for its epoch and its commit, and nobody has begun."""
         gathered = self._gathered
         gathered.commits = [order for order in gathered.commits if order.table is not table]
+        gathered.missed = [(order, missed) for order, missed in gathered.missed if order.table is not table]
         self._log.forget(table)
         self._ranges.forget(table)
 
@@ -194,7 +210,7 @@ class SharedWork:
         self._busy[kind] = future
         return True
 
-    def _is_due(self, tables: Sequence[RunningTable]) -> bool:
+    def _is_due(self, tables: Sequence[RunningTable], *, stopping: bool, together: bool) -> bool:
         """Whether the source is to be asked: all tables ask that are about to, or some have waited long enough.
 
         Tables that are given the same answer read the log together from then on, so it pays to wait for those whose
@@ -205,14 +221,17 @@ class SharedWork:
         waited = time.monotonic() - self._sampled_at >= self._config.epoch.backfill.total_seconds()
         running = [table for table in tables if table.name not in self._parked and not table.run.has_stopped]
         awaited = [
-            table for table in running if table.is_soon_done or (self.stopping and not (waited and table.is_retrying))
+            table for table in running if table.is_soon_done or (stopping and not (waited and table.is_retrying))
         ]
         if all(table.name in self._asking for table in awaited):
             return True
-        return waited and not self.together
+        return waited and not together
 
-    def _sample(self) -> None:
-        """Ask the source once, not before the epochs have their length, and tell each table that asked by then."""
+    def _sample(self, *, together: bool, stopping: bool) -> None:
+        """Ask the source once, not before the epochs have their length, and tell each table that asked by then.
+
+        `together` says whether all tables were woken and waited for.
+        """
         self._awake.clear()
         with self._lock:
             orders = list(self._asking.values())
@@ -222,7 +241,6 @@ class SharedWork:
             self._awake.wait(rest)
         with self._lock:
             orders, self._asking = list(self._asking.values()), {}
-            asked_together = self.together
         if not orders and not self._parked:
             return
         try:
@@ -236,17 +254,24 @@ class SharedWork:
                 order.failed(Actor.DRIVER, error)
             self._parked.wake_all()
             return
-        together = self.together
-        if together and not asked_together:
-            # All are to be given one answer, and some were at work when this one was asked for.
-            with self._lock:
-                self._asking = {**{order.table.name: order for order in orders}, **self._asking}
-            return
-        awake = [order for order in orders if together or not self._rests(order)]
-        self._coming = {order.table.name for order in awake}
-        self._peek(written, visible)
-        for order in awake:
-            self._tell_sample(order, written, visible, rows.get(order.table.name), settles=not together)
+        answer = Answer(written, visible)
+        # Asked without the lock: the loop may want it, and never waits for the source. Most that ask idly will rest.
+        made = [
+            (order, self._sampled(order, answer, rows.get(order.table.name), settles=not together))
+            for order in orders
+            if together or not may_park(order)
+        ]
+        with self.telling:
+            if (self.together and not together) or (self.stopping and not stopping):
+                # All are to be given one answer, and some were at work when this one was asked for.
+                self._ask_again(orders)
+                return
+            for order in orders:
+                if not together and may_park(order):
+                    self._rest(order)
+            self._coming = {order.table.name for order, _ in made}
+            self._peek(written, visible)
+            self._tell(made)
 
     def _peek(self, written: CdcOffset, visible: Visibility) -> None:
         """Look at the log for tables that rest. What is wrong with it each of them is to find out by itself."""
@@ -262,7 +287,10 @@ class SharedWork:
         self._coming.discard(name)
         missed = self._parked.missed(name)
         if missed is not None and not self.together:
-            self._tell_sample(order, missed.written, missed.visible, None)
+            self._gathered.missed = [
+                *(each for each in self._gathered.missed if each[0].table is not order.table),
+                (order, missed),
+            ]
             return
         with self._lock:
             if name in self._parked:
@@ -270,41 +298,60 @@ class SharedWork:
             else:
                 self._asking[name] = order
 
-    def _rests(self, order: Order[SampleSource]) -> bool:
-        """Whether the table rests from now on, or has failed at it: then it is told so, and given no sample."""
-        try:
-            return self._park(order)
-        except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
-            order.failed(Actor.DRIVER, error)
-            return True
-
-    def _park(self, order: Order[SampleSource]) -> bool:
-        """Let a table rest, unless it has asked again meanwhile, or has ended: another may have its name by now."""
+    def _ask_again(self, orders: Iterable[Order[SampleSource]]) -> None:
+        """Let tables wait for the next answer. A newer question of a table counts."""
         with self._lock:
-            over = order.table.run.has_stopped or order.table.name in self._asking
-            return not over and self._parked.park(order)
+            self._asking = {**{order.table.name: order for order in orders}, **self._asking}
 
-    def _tell_sample(
-        self,
-        order: Order[SampleSource],
-        written: CdcOffset,
-        visible: Visibility,
-        rows: int | None,
-        *,
-        settles: bool = False,
-    ) -> None:
-        """A table that has been quiet is told that the log has not moved: so it ends its epoch without another one."""
-        table, era = order.table, last_sample(order.committed.state).era
+    def _give_missed(self, owed: Sequence[tuple[Order[SampleSource], Missed]]) -> None:
+        """Give tables that were woken the samples that they have missed; not where all are to be given one answer."""
+        for order, missed in owed:
+            made = self._sampled(order, Answer(missed.written, missed.visible), None)
+            with self.telling:
+                if self.together and not order.table.run.has_stopped:
+                    self._ask_again([order])
+                else:
+                    self._tell([(order, made)])
+        self._wake_loop()
+
+    def _rest(self, order: Order[SampleSource]) -> None:
+        """Let a table rest, unless it has asked again meanwhile, or has ended: another may have its name by now."""
         try:
-            written, visible = written.in_era(era), in_era(visible, era)
-            if settles and table.may_settle(lagged=self._parked.lag is not None):
-                written = last_sample(order.committed.state)
-            sample = table.performer.sample_of(order.committed, written, visible, hold=rows is None, rows=rows or 1)
+            with self._lock:
+                if not order.table.run.has_stopped and order.table.name not in self._asking:
+                    self._parked.park(order)
         except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
             order.failed(Actor.DRIVER, error)
-            return
-        table.performer.seen.moved_at = time.monotonic()
-        table.barriers.tell(Sampled(sample, order.action.ticket))
+
+    def _sampled(
+        self, order: Order[SampleSource], answer: Answer, rows: int | None, *, settles: bool = False
+    ) -> Sample | BaseException:
+        """What the answer means for a table, which may have to ask the source for more; or why that is not known.
+
+        A table that has been quiet hears that the log has not moved: so it ends its epoch without another one.
+        """
+        table, last = order.table, last_sample(order.committed.state)
+        try:
+            written, visible = answer.written.in_era(last.era), in_era(answer.visible, last.era)
+            end = table.performer.slice_end(order.committed.state, written)
+            # Apart from others in the middle of a backlog it would read the rest of it alone.
+            if settles and end is None and table.may_settle(lagged=self._parked.lag is not None):
+                written = last
+            answer = Answer(written, visible, end)
+            return table.performer.sample_of(order.committed, answer, hold=rows is None, rows=rows or 1)
+        except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
+            return error
+
+    def _tell(self, made: Sequence[tuple[Order[SampleSource], Sample | BaseException]]) -> None:
+        """Tell each table of its sample. Demands the lock, so that a stop comes before all of them or after."""
+        to_the_end = self.stopping and not _end_together([sample for _, sample in made])
+        for order, sample in made:
+            if isinstance(sample, BaseException):
+                order.failed(Actor.DRIVER, sample)
+                continue
+            order.table.performer.seen.moved_at = time.monotonic()
+            told = replace(sample, slice_end=None) if to_the_end else sample
+            order.table.barriers.tell(Sampled(told, order.action.ticket))
 
     def _lengthened(self, orders: Sequence[Order[SampleSource]]) -> int:
         return max((order.table.performer.pace.lengthened for order in orders), default=1)
@@ -326,9 +373,10 @@ class SharedWork:
             states = {order.table.name: order.action.state for order in orders}
             cut = self._cut(states) if self.together else None
             commits = [(order.table.services.store, order.action.state) for order in orders]
-            parked = self._parked.document(self._tables, _saved)
+            says_parked = self._says_parked
+            parked = self._parked.document(self._tables, _saved) if says_parked else None
             refused = self._store.commit_together(commits, cut.to_json() if cut else None, parked)
-            if len(refused) < len(orders):
+            if says_parked and len(refused) < len(orders):
                 self._noted_parked(parked)
         except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
             for order in orders:
@@ -341,6 +389,12 @@ class SharedWork:
                 order.failed(Actor.DRIVER, refused[order.table.name])
             else:
                 _tell_committed(order)
+
+    @property
+    def _says_parked(self) -> bool:
+        """Whether the next commit also stores how far resting tables are. Not every commit does: what is stored of
+        them may be older than the states of the other tables."""
+        return self.together or time.monotonic() > self._parked_at + _PARKED_SECONDS
 
     def _note_parked(self) -> None:
         """Store how far tables are that rest, where nothing else is committed for a while."""
@@ -365,6 +419,12 @@ class SharedWork:
         except BackfillError as error:
             log.warning("no cut is made error=%s", error.message)
             return None
+
+
+def _end_together(samples: Sequence[Sample | BaseException]) -> bool:
+    """Whether tables that stop may do so at the end of a slice: it is the same one for all of them."""
+    ends = [sample.slice_end for sample in samples if isinstance(sample, Sample)]
+    return len({end.in_era(0) for end in ends if end is not None}) == 1 and None not in ends
 
 
 def _saved(table: RunningTable) -> BackfillState:

@@ -122,10 +122,11 @@ class TablesJob:
         self._tools.spark.stopping.set()
         if self._stop_asked:
             return
-        self._stop_asked = self._shared.stopping = True
-        for table in self.tables:
-            table.run.ask_to_stop()
-            table.performer.wake()
+        with self._shared.telling:
+            self._stop_asked = self._shared.stopping = True
+            for table in self.tables:
+                table.run.ask_to_stop()
+                table.performer.wake()
         self._shared.wake()
 
     def _running(self, table: OpenedTable, services: Services) -> RunningTable:
@@ -138,13 +139,12 @@ class TablesJob:
         self._put_renewed()
         self._put_added()
         self._let_leave()
-        for table in self.tables:
-            if table.run.has_stopped and isinstance(table.run.ending, NewCopy) and not self.is_stopping:
+        if self.is_stopping:
+            return
+        for table in [table for table in self.tables if table.run.has_stopped]:
+            if isinstance(table.run.ending, NewCopy):
                 self._renew(table, table.run.ending)
-        for table in self.tables:
-            if not table.run.has_stopped or self.is_stopping or table.name in self._renewing:
-                continue
-            if self._take_ups.take(table.name):
+            if table.name not in self._renewing and self._take_ups.take(table.name):
                 self._reopen(table, partial(self._parts.take_up, table.table))
 
     def _is_up_to_date(self) -> bool:
@@ -429,11 +429,14 @@ class TablesJob:
         tables = [table for table in tuple(self.tables) if not table.run.has_stopped]
         found = self._store.unacknowledged({table.name: table.run.coordinator.saved for table in tables})
         stops = [name for name, asked in found.items() if any(each.kind is RequestKind.STOP for each in asked)]
-        if tables and len(stops) == len(tables):
-            self._tools.spark.stopping.set()
-            self._shared.stopping = True
-        for table in tables:
-            if table.run.hear(found.get(table.name, ())):
-                table.performer.wake()
-                self._shared.wake()
+        with self._shared.telling:
+            if tables and len(stops) == len(tables):
+                self._tools.spark.stopping.set()
+                self._shared.stopping = True
+            for table in tables:
+                asked = found.get(table.name, ())
+                # Most tables are asked for nothing, time and again.
+                if (asked or table.run.rereads_waiting) and table.run.hear(asked):
+                    table.performer.wake()
+                    self._shared.wake()
         self._look_for_failed()

@@ -1,6 +1,7 @@
 """Shows a running job of many tables: a report on each, summed up as one, about once a second.
 
-A table that nothing has happened to is not reported on again: only its age moves on.
+A table that nothing has happened to is not reported on again: only its age moves on, and how far the log was read for
+it. Whatever looks at each vnode is done once per state, because there may be hundreds of tables with hundreds of them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from consume_upstream.log.offset import CdcOffset
 from progress.faces.metrics import CdcBackfillMetrics, MetricsReporter
 from progress.faces.reporters import Reporter, Reporters
 from progress.faces.terminal import open_view
+from progress.state.backfill_state import BackfillState
 from progress.state.estimates import Estimates
 from progress.state.report import (
     NOTHING_IN_HAND,
@@ -27,12 +30,13 @@ from progress.state.report import (
     VnodeProgress,
     report_of,
 )
-from progress.state.tables_report import grid_of, reason_of, summed_up
+from progress.state.tables_report import KnownNumbers, grid_of, reason_of, summed_up
 from progress.store.observed import ObservedFile, ObservedReporter
 from progress.store.tables_store import TablesStore
 from vnode_backfill.config.job import Config
 from vnode_backfill.config.values import reveal
 from vnode_backfill.job.open.locations import owner
+from vnode_backfill.job.run.observations import Seen
 from vnode_backfill.job.run.watch import Faces
 from vnode_backfill.job.tables.running_table import RunningTable
 from vnode_backfill.words.errors import BackfillError
@@ -44,6 +48,8 @@ _SHOW_MORE = 0.01
 _GRID_EVERY = 3.0
 _LIVE_EVERY = 10.0
 """A live table is reported on anew so often: only its age moves, which is looked at each time."""
+_RESTING_EVERY = 60.0
+"""The vnodes of a table that rests are shown where they are as often as that."""
 
 
 @dataclass
@@ -56,6 +62,19 @@ class _Known:
     made_of: tuple[object, ...] = ()
     made_at: float = 0.0
     report: Report | None = None
+    state: BackfillState | None = None
+    is_live: bool = False
+    """Whether `state` is live."""
+    reached: CdcOffset | None = None
+    """How far the table is by the report, where it rests."""
+    vnodes_at: float = 0.0
+    """When its vnodes were shown where they are."""
+
+    def look_at(self, state: BackfillState) -> bool:
+        """Whether the table is live. A state is looked at once."""
+        if self.state is not state:
+            self.state, self.is_live = state, state.is_live
+        return self.is_live
 
     def is_fresh(self, made_of: tuple[object, ...], now: float) -> bool:
         """Whether the last report will do: nothing has happened, or what happens all the time to a live table."""
@@ -64,6 +83,20 @@ class _Known:
         return (
             self.report.phase is JobPhase.LIVE and made_of[1:] == self.made_of[1:] and now - self.made_at < _LIVE_EVERY
         )
+
+    def made(self, report: Report, made_of: tuple[object, ...], now: float) -> None:
+        self.report, self.made_of, self.best = report, made_of, report.percent
+        self.made_at = self.vnodes_at = now
+        self.reached = None
+
+    def move_on(self, report: Report, reached: CdcOffset, text: str, now: float) -> None:
+        """The table rests, and the log was read for it up to there; `text` is what that is shown as."""
+        vnodes = report.vnodes
+        if now - self.vnodes_at >= _RESTING_EVERY:
+            vnodes, self.vnodes_at = tuple(replace(vnode, applied=text) for vnode in vnodes), now
+        place = reached.in_era(0).order
+        self.report = replace(report, written=text, applied=text, places=(place, place), vnodes=vnodes)
+        self.reached = reached
 
 
 class TablesWatch:
@@ -87,6 +120,8 @@ class TablesWatch:
         self._rates = RateWindow()
         self._shown_at = self._grid_at = 0.0
         self._grid: tuple[VnodeProgress, ...] = ()
+        self._numbers = KnownNumbers()
+        self._text: tuple[CdcOffset | None, str] = (None, "")
         self._stalled_after = config.ui.stalled_after.total_seconds()
 
     @property
@@ -123,44 +158,62 @@ class TablesWatch:
         subject = replace(self._subject, source=f"{len({*reports, *aside})} tables")
         if not self._grid or not running or now - self._grid_at > _GRID_EVERY:
             going = tuple(report for name, report in reports.items() if name not in aside)
-            self._grid, self._grid_at = grid_of(going), now
+            self._grid, self._grid_at = grid_of(going, self._numbers), now
         reasons = {name: reason_of(error) for name, error in aside.items()}
         return summed_up(subject, reports, reasons, observed, self._grid)
 
     def _of_table(self, table: RunningTable, *, running: bool) -> Report:
-        coordinator, seen, record = table.run.coordinator, table.performer.seen, table.table.opened.record
+        coordinator, seen = table.run.coordinator, table.performer.seen
         known = self._known.get(table.name)
         if known is None or known.plan is not coordinator.plan:
             best = 0.0 if known is None else known.best
             known = self._known[table.name] = _Known(coordinator.plan, Estimates.of(coordinator.current_plan), best)
         going = running and not table.run.has_stopped
-        saved, reached = coordinator.saved, table.reached
-        if reached is not None:
-            saved = replace(saved, written=reached)
+        saved, reached, live = coordinator.saved, table.reached, known.look_at(coordinator.saved)
         # A live table's epochs go by; what else happens to it shows at once.
-        seen_of = None if saved.is_live else coordinator.in_hand
+        seen_of = None if live else coordinator.in_hand
         made_of = (
-            (saved.revision, reached), saved.is_live, saved.schema, saved.failure, coordinator.last_error, going, seen_of,
-            seen.asked,
+            saved.revision, live, saved.schema, saved.failure, coordinator.last_error, going, seen_of, seen.asked,
         )  # fmt: skip
-        if known.report is None or not known.is_fresh(made_of, time.monotonic()):
-            error = coordinator.last_error
-            observed = Observed(
-                driver=self._driver if going else "",
-                retry=Retry(coordinator.attempt, error.message) if error else None,
-                in_hand=coordinator.in_hand if going else NOTHING_IN_HAND,
-                asked=seen.asked,
-            )
-            subject = Subject(table.name, f"{record.database}.{record.table}", record.sink)
-            known.report = report_of(subject, known.estimates, saved, observed, at_least=known.best)
-            known.made_of, known.made_at, known.best = made_of, time.monotonic(), known.report.percent
+        now = time.monotonic()
+        if known.report is None or not known.is_fresh(made_of, now):
+            known.made(self._made(table, known, going=going), made_of, now)
+        report = known.report
+        assert report is not None
+        if reached is not None and reached is not known.reached:
+            known.move_on(report, reached, self._text_of(reached), now)
+            report = known.report or report
+        return self._with_age(report, seen, reached or saved.written, reached or _applied(saved, live=live))
+
+    def _made(self, table: RunningTable, known: _Known, *, going: bool) -> Report:
+        coordinator, record, seen = table.run.coordinator, table.table.opened.record, table.performer.seen
+        error = coordinator.last_error
+        observed = Observed(
+            driver=self._driver if going else "",
+            retry=Retry(coordinator.attempt, error.message) if error else None,
+            in_hand=coordinator.in_hand if going else NOTHING_IN_HAND,
+            asked=seen.asked,
+        )
+        subject = Subject(table.name, f"{record.database}.{record.table}", record.sink)
+        return report_of(subject, known.estimates, coordinator.saved, observed, at_least=known.best)
+
+    def _with_age(self, report: Report, seen: Seen, written: CdcOffset, applied: CdcOffset) -> Report:
         now = time.time()
-        applied = reached or (saved.vnodes[0].applied if saved.is_live else saved.lowest_applied)
         measured = replace(
-            known.report.observed,
-            lag_seconds=seen.lag_seconds(saved.written, now),
-            lag_bytes=seen.lag_bytes(saved.written),
+            report.observed,
+            lag_seconds=seen.lag_seconds(written, now),
+            lag_bytes=seen.lag_bytes(written),
             buffer_bytes=seen.buffer_bytes,
             lake_age_seconds=seen.lake_age(applied, now),
         )
-        return replace(known.report, observed=measured)
+        return replace(report, observed=measured)
+
+    def _text_of(self, reached: CdcOffset) -> str:
+        """Most tables that rest are at one offset."""
+        if self._text[0] is not reached:
+            self._text = reached, str(reached)
+        return self._text[1]
+
+
+def _applied(saved: BackfillState, *, live: bool) -> CdcOffset:
+    return saved.vnodes[0].applied if live else saved.lowest_applied

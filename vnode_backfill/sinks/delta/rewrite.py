@@ -150,7 +150,8 @@ class Rewriter:
     def insert(self, changes: ChangeSlice, placed: Ints) -> tuple[FileReceipt, ...]:
         """Write the rows of changes that are not deletes, except of those that are `placed` already."""
         table = upserts(changes.load(), ChangeOp.DELETE)
-        table = table.filter(pa.array(~np.isin(table.column(INDEX).to_numpy(), placed)))
+        if len(placed):
+            table = table.filter(pa.array(~np.isin(table.column(INDEX).to_numpy(), placed)))
         return self._write("i", iter(table.to_batches(batch_rows(table.nbytes, table.num_rows))))
 
     def _as_it_is(self, file: DataFile, keys: pa.Table) -> Ints:

@@ -77,18 +77,20 @@ def test_a_jvm_that_does_not_start_is_refused_before_anything_is_written(
 
 
 @pytest.mark.long
-def test_a_job_that_exists_fails_with_1_where_spark_cannot_be_started(
+def test_a_job_that_exists_fails_with_1_where_spark_is_needed_and_cannot_be_started(
     mysql_server: MySqlServer, database: str, tmp_path: Path
 ) -> None:
     job = JobCase(mysql_server, tmp_path, database)
     job.to_live()
     good = job.loaded_config().spark["spark.driver.memory"].get_secret_value()
     job.use(spark={"spark.driver.memory": "1k"})
+    assert "0 differences" in job.command("verify"), "it needs no Spark here"
+    assert "Spark could not be started" in job.command("verify", "--master", "nowhere", code=2)
+    job.to_live()
+    job.command("resnapshot", "--all")
     told = job.run(code=1)
     assert "Spark could not be started" in told
     assert "Traceback" not in told
-    assert "0 differences" in job.command("verify"), "it needs no Spark here"
-    assert "Spark could not be started" in job.command("verify", "--master", "nowhere", code=2)
     job.use(spark={"spark.driver.memory": good})
     job.to_live()
     assert job.differences() == []

@@ -20,7 +20,7 @@ AGAIN = (
 )  # fmt: skip
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
+@pytest.fixture(params=["mysql", pytest.param("mariadb", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Iterator[SqlServer]:
     with {"mysql": MySqlServer, "mariadb": MariaDbServer}[request.param]({}) as started:
         yield started

@@ -1,4 +1,4 @@
-"""A table that was changed without a word in the log: the job stops, and its hint leads to a whole copy."""
+"""A table that was changed without a word in the log: the hint leads to a whole copy."""
 
 from __future__ import annotations
 

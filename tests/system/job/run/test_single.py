@@ -21,8 +21,8 @@ from devkit.orders import create_orders_table, quote
 from devkit.waiting import wait_for
 from devkit.writer import Workload
 from progress.state.report import JobPhase
+from progress.store.rows.walk_rows import StoredWalk
 from progress.store.store import StateStore
-from progress.store.walk_rows import StoredWalk
 from progress.store.walk_store import SingleStore
 from tests.system.job_case import JobCase
 from vnode_backfill.words.key import Key

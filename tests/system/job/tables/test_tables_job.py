@@ -98,6 +98,30 @@ def test_a_table_that_cannot_go_on_is_set_aside_and_taken_up_again(tables: Table
     assert tables.wrong() == {}
 
 
+@pytest.mark.parametrize("source_server", ["mariadb"], indirect=True)
+def test_a_table_that_has_ended_is_left_alone_until_it_is_there_again(
+    source_server: SqlServer, database: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    case = fresh(source_server, database, tmp_path)
+    case.create("stays", "numbers")
+    case.create("goes", "numbers")
+    assert Here(case, spark).run() == {}
+    # The log says that it was dropped two minutes ago: nobody has to wait for it to come back.
+    execute(case.server, database, "SET timestamp = UNIX_TIMESTAMP() - 120", "DROP TABLE goes")
+    assert Here(case, spark).run() == {}
+    with Here(case, spark).running() as here:
+        assert list(here.opened.ended) == [f"{database}.goes"]
+        assert here.opened.ended[f"{database}.goes"].startswith("dropped at ")
+        execute(case.server, database, "INSERT INTO stays VALUES (9001, 1, 'later')")
+        wait_for(lambda: 9001 in _ids(case, "stays"), "the other one goes on", seconds=120)
+        # Tables are looked for every second: this one is not among those that are.
+        assert [table.name for table in here.job.tables] == [f"{database}.stays"]
+    assert (here.job.aside, here.failures) == ({}, {})
+    case.create("goes", "texts")
+    assert Here(case, spark).run() == {}
+    assert case.wrong() == {}
+
+
 def _ids(tables: Tables, name: str) -> set[object]:
     table = DeltaTable(str(tables.lake / name))
     rows = pa.table(QueryBuilder().register("t", table).execute("SELECT id FROM t").read_all())

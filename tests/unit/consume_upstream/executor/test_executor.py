@@ -66,12 +66,11 @@ class LogInMemory:
     parents: tuple[CascadingParent, ...] = ()
     of_parents: tuple[LogInMemory, ...] = ()
     """A log for each parent."""
+    parent_changed: tuple[int, int] | None = None
+    """Where a statement about a parent ends."""
 
     def parent(self, parent: CascadingParent) -> LogInMemory:
         return self.of_parents[self.parents.index(parent)]
-
-    def with_parents(self) -> LogInMemory:
-        return self
 
     def log_stretches(self, after: CdcOffset, upto: CdcOffset) -> list[tuple[CdcOffset, CdcOffset]]:
         """One piece for each file, as MySQL's log is cut."""
@@ -96,6 +95,8 @@ class LogInMemory:
         if after.number == self.damaged:
             raise DAMAGED
         met.passed.extend(each for each in self.passed if after.order <= each.start < upto.order)
+        if self.parent_changed and after.order < self.parent_changed <= upto.order:
+            met.parent_changed = self.parent_changed
         if self.cut and after.order <= self.cut.start < upto.order:
             met.cut, upto = self.cut, at(self.cut.start[1], number=self.cut.start[0])
         return (batch_of(each) for each in self.log if after <= each.start < upto)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from consume_upstream.buffer import BufferNote
 from consume_upstream.executor import consume_together
@@ -79,11 +78,28 @@ def test_table_may_be_its_own_parent(tmp_path: Path) -> None:
     assert note.cascaded is not None
 
 
-@pytest.mark.parametrize("cut", [None, CUT])
-def test_parents_are_looked_at_again_after_a_statement(tmp_path: Path, cut: object) -> None:
-    asked = order(tmp_path, 0, OneOfMany(LOG, cut=CUT if cut else None))
-    consume_together(None, [asked])
-    assert asked.executor.knows_parents is (cut is None)
+def test_a_statement_about_a_parent_is_noted_for_its_child_without_a_cut(tmp_path: Path) -> None:
+    place = END.order
+    child = replace(child_of(DELETES, OneOfMany((), PARENT)), parent_changed=place)
+    (note,) = notes(tmp_path, child)
+    assert (note.cut, note.kept) == (None, len(LOG))
+    assert note.cascaded is not None
+    assert note.cascaded.order == place
+
+
+def test_a_statement_about_a_table_that_is_no_parent_any_more_is_not_noted(tmp_path: Path) -> None:
+    (note,) = notes(tmp_path, replace(OneOfMany(LOG), parent_changed=END.order))
+    assert note.cascaded is None
+
+
+def test_parents_are_not_read_for_a_copy_that_another_has_to_follow(tmp_path: Path) -> None:
+    begun: list[CdcOffset] = []
+    child = child_of(DELETES, DeletesInMemory(LOG, PARENT, reads=(begun,)))
+    asked = order(tmp_path, 0, child)
+    overtaken = replace(asked.state, schema=asked.state.schema.with_cascade(asked.state.written))
+    (note,) = consume_together(None, [replace(asked, state=overtaken)])
+    assert isinstance(note, BufferNote)
+    assert (note.cascaded, begun) == (None, [])
 
 
 def test_a_look_for_a_child_that_rests_counts_the_changes_of_its_parent(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def test_sets_combine_as_sets_of_transactions(
 ) -> None:
     a, b = set_of(left), set_of(right)
     assert a.union(b) == set_of(left | right)
+    assert a.intersection(b) == set_of(left & right)
     assert a.holds_all(b) == (right <= left)
     assert bool(a) == bool(left)
 

@@ -161,6 +161,25 @@ def test_name_that_cannot_be_decoded_may_be_any_beyond_ascii() -> None:
         assert effect_of(Statement("shop", raw, collation), "shop", "orders") is Effect.NONE, raw
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("表", b"\xaa\xed"),  # big5
+        ("orders_表", b"Orders_\xaa\xed"),
+        ("bücher", b"b\x81cher"),  # keybcs2
+        ("տուն", b"\xef\xe5\xf5\xdd"),  # armscii8
+        ("სახლი", b"\xf1\xc0\xe9\xca\xc8"),  # geostd8
+    ],
+)
+def test_statement_prepared_in_a_set_that_is_not_decoded_is_not_missed(name: str, said: bytes) -> None:
+    """The log says in which character set it was executed, and holds the bytes of that in which it was prepared."""
+    for collation in (LATIN1, UTF8):
+        statement = Statement("shop", b"TRUNCATE " + said, collation)
+        assert effect_of(statement, "shop", name) is Effect.SCHEMA
+        assert effect_of(statement, "shop", "orders") is Effect.NONE
+    assert effect_of(Statement("shop", b"TRUNCATE \xc5\xbdluta", LATIN1), "shop", name) is Effect.NONE
+
+
 def test_other_names_beyond_ascii_do_not_stop() -> None:
     for codec, collation in (("cp1252", LATIN1), ("utf-8", UTF8)):
         raw = "TRUNCATE größe".encode(codec)

@@ -50,6 +50,9 @@ class NumberedSource:
     def visible_offset(self) -> Visibility:
         raise NotImplementedError
 
+    def slice_end(self, after: CdcOffset, upto: CdcOffset, length: int) -> CdcOffset | None:
+        raise NotImplementedError
+
     def held_log(self) -> HeldLog | None:
         raise NotImplementedError
 

@@ -80,3 +80,18 @@ def test_table_that_orders_the_log_is_not_looked_at_in_the_same_dump() -> None:
 def test_table_that_orders_the_log_is_not_looked_at_in_another_dump() -> None:
     found = stretches_of([ordered("a", at(100), at(300))], [looked_at("a", at(100), at(200))])
     assert [(stretch.after.pos, stretch.upto.pos, len(stretch.peeks)) for stretch in found] == [(100, 300, 0)]
+
+
+def test_tables_that_know_different_files_of_one_name_are_not_read_in_one_dump() -> None:
+    """The reader compares the file with the identity that one of them knows, and would believe it for all."""
+    old, new = replace(at(100), log="old"), replace(at(100), log="new")
+    orders = [ordered("a", old, at(200)), ordered("b", new, at(200)), ordered("c", old, at(200))]
+    found = stretches_of(orders, [looked_at("d", new, at(200)), looked_at("e", old, replace(at(200), log="other"))])
+    assert [sorted(stretch.names) for stretch in found] == [["a", "c"], ["b", "d"], ["e"]]
+    assert [stretch.after.log for stretch in found] == ["old", "new", "old"]
+
+
+def test_looks_that_differ_in_one_end_are_not_one_stretch() -> None:
+    looks = [looked_at("a", at(100), at(200)), looked_at("b", at(100), at(300)), looked_at("c", at(100), at(200))]
+    found = stretches_of([], looks)
+    assert [sorted(stretch.names) for stretch in found] == [["a", "c"], ["b"]]

@@ -9,7 +9,7 @@ import pytest
 from consume_upstream.log.offset import VisibleAt
 from progress.state.backfill_state import FORGOTTEN, BackfillState, Phase, check_laws, forget_old_reads
 from progress.state.backfill_state import latest_visible_of as still_visible
-from progress.store.checkpoint_rows import Bookkeeping, from_rows, to_rows
+from progress.store.rows.checkpoint_rows import Bookkeeping, from_rows, to_rows
 from tests.unit.progress.state.state_examples import PARTS, at, beginning, plan_with
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import LawBrokenError

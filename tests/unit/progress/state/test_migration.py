@@ -17,8 +17,8 @@ from consume_upstream.log.offset import VisibleAt
 from progress.state.backfill_state import FORGOTTEN, BackfillState, Intent, Phase, check_laws
 from progress.state.migration import migrated_plan, migrated_state
 from progress.state.walk_state import Walk
+from progress.store.rows.walk_rows import StoredWalk
 from progress.store.store import StateStore
-from progress.store.walk_rows import StoredWalk
 from progress.store.walk_store import SingleStore
 from tests.histories.walk_simulation import MigratedSimulation
 from tests.simulation.world import WrongError

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from consume_upstream.log.cascade import CascadingParent
 from consume_upstream.log.offset import CdcOffset
 from progress.state.planning import BegunPlan, why_not_continued
 from tests.tables import table_of
@@ -15,6 +16,7 @@ from vnode_backfill.words.partitioning import NOT_KNOWN
 from vnode_backfill.words.plan import Cuts, TableFacts
 
 TABLE = table_of({"tenant": "int", "name": "varbinary(20)", "v": "int"}, "tenant", "name")
+PARENTS = (CascadingParent(replace(TABLE, table="parent"), on_delete=True, on_update=("tenant",)),)
 SINCE = datetime(2026, 11, 18, 1, tzinfo=UTC)
 
 
@@ -31,6 +33,16 @@ def begun(*tenants: int) -> BegunPlan:
 
 def test_a_plan_of_the_same_table_is_continued() -> None:
     assert why_not_continued(begun(1, 3, 4), TABLE, 16, 100, "") == ""
+    assert why_not_continued(replace(begun(1, 3), parents=PARENTS), TABLE, 16, 100, "", parents=PARENTS) == ""
+
+
+@pytest.mark.parametrize(("then", "now"), [((), PARENTS), (PARENTS, ())])
+def test_a_plan_of_a_table_with_other_parents_begins_again(
+    then: tuple[CascadingParent, ...], now: tuple[CascadingParent, ...]
+) -> None:
+    """A key that was dropped since may have changed rows after the first offset, and nobody would look."""
+    found = why_not_continued(replace(begun(1, 3), parents=then), TABLE, 16, 100, "", parents=now)
+    assert "foreign keys" in found
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from progress.store.lease import Process
 from progress.store.planning_notes import PlanningNotes
 from progress.store.reader import folder_name
-from tests.unit.progress.state.test_planning import at, begun
+from tests.unit.progress.state.test_planning import PARENTS, at, begun
 from tests.unit.progress.store.state_folder import MINUTE, Clock
 from vnode_backfill.words.errors import StateError
 
@@ -34,6 +34,20 @@ def test_what_was_noted_is_read_back(tmp_path: Path) -> None:
     assert found.plan.bounds[1][0].key == at(3).key
     assert found.plan.definition.primary == begun(1, 3).definition.primary
     assert [note.plan.name for note in notes(tmp_path).all()] == ["shop.orders"]
+
+
+def test_parents_are_noted_with_the_first_offset(tmp_path: Path) -> None:
+    plan = replace(begun(1, 3, 4), parents=PARENTS)
+    notes(tmp_path).write(plan)
+    found = notes(tmp_path).of("shop.orders")
+    assert found is not None
+    assert found.plan == plan
+
+
+def test_a_note_without_parents_is_as_earlier_releases_wrote_it(tmp_path: Path) -> None:
+    notes(tmp_path).write(begun(1, 3, 4))
+    (file,) = (tmp_path / "planning").iterdir()
+    assert "parents" not in file.read_text()
 
 
 def test_there_is_no_note_of_what_was_not_noted(tmp_path: Path) -> None:

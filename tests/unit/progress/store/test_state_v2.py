@@ -26,8 +26,8 @@ from progress.state.backfill_state import (
     RequestKind,
     VnodeState,
 )
-from progress.store.job_rows import JobRecord
 from progress.store.lease import Process
+from progress.store.rows.job_rows import JobRecord
 from progress.store.store import Loaded, StateStore
 from tests.unit.progress.state.state_examples import DEFINITION, PARTS, SERVER, at
 from tests.unit.progress.store.state_folder import MINUTE

@@ -24,7 +24,9 @@ from progress.state.backfill_state import (
     Request,
     RequestKind,
 )
-from progress.store.checkpoint_rows import (
+from progress.store.lease import Process
+from progress.store.reader import folder_name
+from progress.store.rows.checkpoint_rows import (
     JOB,
     Bookkeeping,
     document_of,
@@ -33,8 +35,6 @@ from progress.store.checkpoint_rows import (
     numbers_to_text,
     to_rows,
 )
-from progress.store.lease import Process
-from progress.store.reader import folder_name
 from progress.store.state_table import DEFAULT_RETENTION
 from progress.store.store import Retention, StateReader, StateStore
 from tests.unit.progress.state.state_examples import PARTS, at, beginning, plan_with, states

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from consume_upstream.upstream_table import UpstreamTable
-from progress.store.job_rows import JobRecord
 from progress.store.lease import Lease, Process
+from progress.store.rows.job_rows import JobRecord
 from tests.unit.sinks.delta.shapes import ITEMS, Cells, lake, merge, read
 from vnode_backfill.config.job import Config, MergeMode
 from vnode_backfill.job.sink.configured import configured_sink

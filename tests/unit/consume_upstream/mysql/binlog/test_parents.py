@@ -1,6 +1,8 @@
-"""A statement about a parent ends the reading of its child: rows of the parent have another definition after it."""
+"""A statement about a parent is written down for its child: the parent is no longer what the child's copy knows of it."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -10,32 +12,59 @@ from consume_upstream.mysql.binlog.events import LogPosition, Statement
 from consume_upstream.mysql.binlog.judge import TableJudge
 from consume_upstream.mysql.binlog.place import Place
 from tests.unit.progress.state.state_examples import DEFINITION
-from vnode_backfill.words.errors import LogFormatError
 
-OWN = (DEFINITION.database, DEFINITION.table)
+PARENT = replace(DEFINITION, database="shop", table="parent", primary=True)
+WHERE = (1, 400)
 
 
-def judged(text: str, *parents: tuple[str, str]) -> MetStatements:
+def judged(text: str, parent: str = "parent") -> MetStatements:
     met = MetStatements()
-    place = Place(LogPosition("binlog.000001", 400), TransactionBook(None))
-    TableJudge(place, DEFINITION, "mysql", met=met, parents=parents).judge_for_parents(Statement("shop", text.encode()))
+    place = Place(LogPosition("binlog.000001", WHERE[1]), TransactionBook(None))
+    judge = TableJudge(place, DEFINITION, "mysql", met=met, parents=[replace(PARENT, table=parent)])
+    judge.judge_for_parents(Statement("shop", text.encode()))
     return met
 
 
-@pytest.mark.parametrize("text", ["ALTER TABLE parent ADD c INT", "DROP TABLE parent", "RENAME TABLE x TO parent"])
-def test_statement_that_may_change_a_parent_cuts_the_log_of_its_child(text: str) -> None:
-    assert judged(text, ("shop", "parent")).cut is not None
-    assert judged(text, ("shop", "other")).cut is None
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ALTER TABLE parent ADD c INT",
+        "ALTER TABLE parent RENAME COLUMN id TO number",
+        "ALTER TABLE parent ADD FOREIGN KEY (g) REFERENCES grandparent (id) ON DELETE CASCADE",
+        "ALTER TABLE parent DROP PRIMARY KEY, ADD PRIMARY KEY (code)",
+        "ALTER TABLE parent RENAME TO other",
+        "RENAME TABLE parent TO old, new TO parent",
+        "RENAME TABLE x TO parent",
+        "DROP TABLE parent",
+        "TRUNCATE parent",
+        "DELETE FROM parent",
+        "ALTER TABLE parent SOMETHING NEW",
+        "DROP DATABASE shop",
+    ],
+)
+def test_what_may_change_a_parent_is_written_down_and_cuts_nothing(text: str) -> None:
+    assert judged(text) == MetStatements(parent_changed=WHERE)
 
 
-def test_statement_that_changes_nothing_of_a_parent_is_passed() -> None:
-    assert judged("CREATE INDEX i ON parent (a)", ("shop", "parent")) == MetStatements()
+def test_a_statement_about_another_table_is_not() -> None:
+    assert judged("ALTER TABLE parent ADD c INT", "other") == MetStatements()
 
 
-def test_table_that_is_its_own_parent_judges_a_statement_once() -> None:
-    assert judged(f"ALTER TABLE {OWN[0]}.{OWN[1]} ADD c INT", OWN).cut is None
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE INDEX i ON parent (a)",
+        "CREATE UNIQUE INDEX i ON parent (a)",
+        "ALTER TABLE parent COMMENT 'x', ALTER a SET DEFAULT 3",
+        "ALTER TABLE parent DROP FOREIGN KEY f",
+        "ALTER TABLE parent ADD FOREIGN KEY (g) REFERENCES grandparent (id)",
+    ],
+)
+def test_what_provably_cannot_matter_is_not(text: str) -> None:
+    assert judged(text) == MetStatements()
 
 
-def test_changes_of_a_parent_as_a_statement_are_refused() -> None:
-    with pytest.raises(LogFormatError):
-        judged("DELETE FROM parent", ("shop", "parent"))
+def test_files_of_another_era_are_counted_there_too() -> None:
+    met = judged("DROP TABLE parent")
+    met.shift(100)
+    assert met.parent_changed == (101, 400)

@@ -61,6 +61,12 @@ def test_table_that_may_be_another_since_is_read(later: TableAction) -> None:
     assert creation(GONE, CAME, later) is None
 
 
+@pytest.mark.parametrize("later", [Nothing("DROP FOREIGN KEY"), KeyChanged("DROP CONSTRAINT")])
+def test_table_whose_rows_a_foreign_key_may_have_changed_is_read(later: TableAction) -> None:
+    assert creation(GONE, CAME, later) is None
+    assert creation(later, GONE, CAME) == 2
+
+
 def test_another_index_may_identify_the_rows_of_a_table_without_a_primary_key() -> None:
     assert creation(GONE, CAME, KEY, primary=False) is None
 

@@ -116,7 +116,7 @@ ACTIONS: dict[str, tuple[TableAction, ...]] = {
     "ALTER TABLE orders ALTER a SET DEFAULT 5, ALTER COLUMN b DROP DEFAULT": (DefaultChanged("a"), DefaultChanged("b")),
     "ALTER TABLE orders DROP INDEX i, DROP KEY IF EXISTS k": (KeyChanged("DROP INDEX"), KeyChanged("DROP INDEX")),
     "ALTER TABLE orders RENAME INDEX i TO k": (KeyChanged("RENAME INDEX"),),
-    "ALTER TABLE orders DROP CONSTRAINT c": (KeyChanged("DROP INDEX"),),
+    "ALTER TABLE orders DROP CONSTRAINT c": (KeyChanged("DROP CONSTRAINT"),),
     "ALTER TABLE orders ADD UNIQUE KEY k (a), ADD CONSTRAINT UNIQUE (b), ADD CONSTRAINT x UNIQUE (c)": (
         KeyChanged("ADD UNIQUE"),) * 3,
     "CREATE UNIQUE INDEX i ON orders (a)": (KeyChanged("CREATE UNIQUE INDEX"),),

@@ -51,8 +51,8 @@ from progress.state.backfill_state import (
     VnodeState,
     bounded_rate,
 )
-from progress.store.live_row import LIVE, is_one_row, live_document, vnodes_of_live
-from progress.store.schema_rows import schema_from_text, schema_to_text
+from progress.store.rows.live_row import LIVE, is_one_row, live_document, vnodes_of_live
+from progress.store.rows.schema_rows import schema_from_text, schema_to_text
 from progress.store.state_table import rows_where
 from vnode_backfill.words.bitmap import VnodeBitmap
 from vnode_backfill.words.epoch import BarrierKind, Epoch

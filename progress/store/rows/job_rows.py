@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from consume_upstream.log.cascade import CascadingParent
 from progress.state.estimates import Estimates
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import StateError
@@ -67,6 +68,11 @@ COPIED_VERSION = 4
 
 It stays: who has followed a table through such a change has no reason to go back.
 """
+PARENTS_VERSION = 5
+"""Of a table whose rows are changed outside the log by foreign keys. Earlier releases would not look at its parents.
+
+Whatever is true of a job that has begun a new copy is true of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,8 @@ class JobRecord:
     definition: TableDefinition
     sink: str
     format_version: int = PLAIN_VERSIONS["parallel"]
+    parents: tuple[CascadingParent, ...] = ()
+    """The tables whose changes have changed rows of this one outside the log since its copy began."""
 
     @classmethod
     def new(
@@ -107,20 +115,28 @@ class JobRecord:
             sink=sink,
         )
 
+    def with_parents(self, parents: tuple[CascadingParent, ...]) -> JobRecord:
+        """The record of a copy that has these parents from its first offset on."""
+        version = PARENTS_VERSION if parents else self.format_version
+        return replace(self, parents=parents, format_version=version)
+
     @property
     def has_vectors(self) -> bool:
         """Whether only releases that know deletion vectors may touch the job."""
-        return self.format_version in (VECTORS_VERSION, COPIED_VERSION)
+        return self.format_version >= VECTORS_VERSION
 
     def fit_for(self, *, vectors: bool) -> JobRecord:
         """The record of the same job with a target of the other kind."""
-        if self.format_version == COPIED_VERSION:
+        if self.format_version >= COPIED_VERSION:
             return self
         return replace(self, format_version=VECTORS_VERSION if vectors else PLAIN_VERSIONS[self.executor])
 
 
 def record_row(record: JobRecord) -> pa.Table:
-    row = {**asdict(record), "definition": json.dumps(record.definition.to_json())}
+    definition = record.definition.to_json()
+    if record.parents:
+        definition["parents"] = [parent.to_json() for parent in record.parents]
+    row = {**asdict(record), "definition": json.dumps(definition)}
     return pa.Table.from_pylist([row], schema=JOB_SCHEMA)
 
 
@@ -132,14 +148,17 @@ def read_record(rows: pa.Table, job: str) -> JobRecord | None:
     row = found[0]
     _refuse_unknown(row["format_version"])
     try:
-        definition = TableDefinition.from_json(json.loads(row["definition"]))
+        stored = json.loads(row["definition"])
+        definition = TableDefinition.from_json(stored)
+        parents = tuple(CascadingParent.from_json(each) for each in stored.get("parents", ()))
     except (ValueError, TypeError, KeyError) as error:
         raise StateError(f"the table definition of job {row['name']!r} cannot be read", detail=str(error)) from error
-    return JobRecord(**{**row, "definition": definition, "created_at": row["created_at"].astimezone(UTC)})
+    known = {"definition": definition, "parents": parents, "created_at": row["created_at"].astimezone(UTC)}
+    return JobRecord(**{**row, **known})
 
 
 def _refuse_unknown(version: object) -> None:
-    first, last = PLAIN_VERSIONS["parallel"], COPIED_VERSION
+    first, last = PLAIN_VERSIONS["parallel"], PARENTS_VERSION
     if version not in range(first, last + 1):
         raise StateError(
             f"the job's record has format version {version!r}, this program reads versions {first} to {last}",

@@ -1,4 +1,7 @@
-"""Whole jobs on real servers whose table loses partitions: their rows go by bounds, and the table is not read again."""
+"""Whole jobs on real servers whose table loses partitions: their rows go by bounds, and the table is not read again.
+
+A live job meets one statement after the other here. `test_statement_matrix` has the same ones in every phase.
+"""
 
 from __future__ import annotations
 
@@ -112,51 +115,3 @@ def test_live_job_deletes_the_rows_of_partitions(case: JobCase, spark: SparkSess
         write(case, [f"ALTER TABLE t DROP PARTITION {last}"])
         wait_for(lambda: job.state.schema.notes[-1].statement.endswith(last) and job.state.is_live, "drop", seconds=120)
     check(job, case)
-
-
-@cases(("mariadb", "days"))
-def test_stopped_job_deletes_the_rows_of_partitions_that_are_gone_by_then(
-    case: JobCase, spark: SparkSession, kind: str
-) -> None:
-    statements = made(case, kind)
-    assert case.here(spark).run() is None
-    write(case, statements)
-    job = case.here(spark)
-    job.run()
-    check(job, case)
-
-
-@cases(("mysql", "numbers"), ("mariadb", "days"))
-def test_copying_job_deletes_the_rows_of_partitions(case: JobCase, spark: SparkSession, kind: str) -> None:
-    """Changes from before the statement are buffered for vnodes that are complete only later."""
-    statements = made(case, kind)
-    case.use(limits={"range_rows": 50, "rows_per_second": 300})
-    job = case.here(spark)
-    with job.running():
-        job.wait_until_read(3)
-        write(case, statements)
-    check(job, case)
-
-
-@pytest.mark.parametrize("server", ["mariadb"], indirect=True)
-@pytest.mark.parametrize(
-    "statements",
-    [
-        ("CREATE TABLE x (id INT, day DATE, v INT, PRIMARY KEY (id, day))", "INSERT INTO x VALUES (5, '2024-01-01', 5)",
-         "ALTER TABLE t EXCHANGE PARTITION p1 WITH TABLE x"),
-        ("ALTER TABLE t REORGANIZE PARTITION p1, p2 INTO (PARTITION pa VALUES LESS THAN (TO_DAYS('2024-01-03')))",
-         "ALTER TABLE t DROP PARTITION pa"),
-    ],
-    ids=["rows came", "never seen"],
-)  # fmt: skip
-def test_table_is_copied_again_where_bounds_say_too_little(
-    case: JobCase, spark: SparkSession, statements: Sequence[str]
-) -> None:
-    made(case, "days")
-    assert case.here(spark).run() is None
-    write(case, statements)
-    job = case.here(spark)
-    job.run()
-    assert job.failure is None, job.failure
-    assert job.copies == 2
-    assert case.differences() == []

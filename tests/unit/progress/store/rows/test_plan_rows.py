@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from progress.store import job_rows
-from progress.store.job_rows import plan_from_rows, plan_rows
+from progress.store.rows import job_rows
+from progress.store.rows.job_rows import plan_from_rows, plan_rows
 from progress.store.state_table import rows_where
 from tests.unit.progress.state.state_examples import PARTS, plan_with
 from tests.unit.progress.store.state_folder import record

@@ -8,7 +8,7 @@ import pytest
 
 from consume_upstream.log.statement import FoundStatement
 from progress.state.schema_state import NO_CHANGES, CopyNote, DefinitionVersion, SchemaState
-from progress.store.schema_rows import schema_from_text, schema_to_text
+from progress.store.rows.schema_rows import schema_from_text, schema_to_text
 from tests.unit.progress.state.state_examples import DEFINITION, at
 from vnode_backfill.words.columns import Column
 from vnode_backfill.words.epoch import Epoch

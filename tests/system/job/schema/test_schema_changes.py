@@ -1,12 +1,15 @@
-"""Whole jobs on real servers whose table is changed by statements: every row of the target is compared at the end.
+"""Whole jobs of one table on real servers that live through statements: every row of the target is compared.
 
-Each statement meets a job that is live, one that still copies, and one that is stopped. Before and after it there are
-writes, by the old columns and by the new ones.
+The table is changed in every way that there is for a job: nothing, a change of the target, several statements, a new
+copy, an empty table. It meets a job that is live, one that still copies, and one that is stopped. Before and after each
+there are writes, by the old columns and by the new ones. `test_statement_matrix` has every kind of statement, in every
+phase, as tables of one job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,12 +18,42 @@ from pyspark.sql import SparkSession
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.waiting import wait_for
 from progress.state.schema_state import NO_CHANGES
-from tests.system.job.run.schema_change_cases import CHANGES, Change, create_changing_table
-from tests.system.job_case import JobCase, JobHere, execute, fetch
+from tests.system.job_case import JobCase, execute
 from vnode_backfill.commands.resnapshot import resnapshot
 from vnode_backfill.job.open.locations import state_store
 from vnode_backfill.job.run.loop import Until
 from vnode_backfill.words.schema_change import Ended
+
+
+@dataclass(frozen=True)
+class Step:
+    """Statements, what is written by the new columns, and whether the table is copied again.
+
+    `kept` are the columns that only the target has then.
+    """
+
+    statements: tuple[str, ...]
+    writes: tuple[str, ...]
+    copied: bool = False
+    kept: tuple[str, ...] = ()
+
+
+STEPS = {
+    "index": Step(("CREATE INDEX by_a ON t (a)",), ("UPDATE t SET a = a + 1 WHERE id % 7 = 0",)),
+    "add first with a default": Step(
+        ("ALTER TABLE t ADD c VARCHAR(9) NOT NULL DEFAULT 'new' FIRST",), ("UPDATE t SET c = b WHERE id < 9",)
+    ),
+    "two in a row": Step(
+        ("ALTER TABLE t ADD d INT DEFAULT 4", "ALTER TABLE t ADD g INT DEFAULT 5, DROP b"),
+        ("UPDATE t SET d = 1, g = 2 WHERE id % 9 = 0",),
+        kept=("b",),
+    ),
+    "another type": Step(
+        ("ALTER TABLE t MODIFY a VARCHAR(12)",), ("UPDATE t SET a = 'text' WHERE id = 4",), copied=True
+    ),
+    "truncate": Step(("TRUNCATE t",), ("INSERT INTO t (id, a) VALUES (5, 5)",)),
+}
+"""The same table lives through all of them."""
 
 
 @pytest.fixture(scope="module")
@@ -48,105 +81,71 @@ def database(server: SqlServer) -> Iterator[str]:
 
 @pytest.fixture
 def case(server: SqlServer, database: str, tmp_path: Path) -> JobCase:
-    """A job on a table of three columns, cut into ranges of 100 rows."""
-    create_changing_table(server, database, "t")
+    """A job on a table of three columns and 900 rows, cut into ranges of 100 rows."""
+    execute(
+        server, database, "CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(20)) CHARACTER SET utf8mb4",
+        "INSERT INTO t SELECT n, n * 2, CONCAT('row ', n) FROM "
+        "(WITH RECURSIVE k AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM k WHERE n < 900) SELECT n FROM k) k",
+    )  # fmt: skip
     return JobCase(server, tmp_path, database, "t", settings={"limits": {"range_rows": 100}})
-
-
-ONE_OF_EACH_KIND = ("index", "add first with a default", "truncate", "another type", "two in a row")
-"""What a statement can do to a job: nothing, a change of the target, an empty table, a new copy, and several.
-
-`test_statement_matrix` has every kind, in every phase, as tables of one job.
-"""
-each_kind_once = pytest.mark.parametrize("change", ONE_OF_EACH_KIND)
-
-
-def each_on_one_server() -> pytest.MarkDecorator:
-    """Every change on one server, in turns; the other is left to the long tests. Each server is started once."""
-    pairs = [
-        pytest.param(server, change, marks=() if (place + turn) % 2 == 0 else pytest.mark.long)
-        for turn, server in enumerate(("mysql", "mariadb"))
-        for place, change in enumerate(ONE_OF_EACH_KIND)
-    ]
-    return pytest.mark.parametrize(("server", "change"), pairs, indirect=["server"])
 
 
 def write(case: JobCase, statements: Sequence[str]) -> None:
     execute(case.server, case.database, *statements)
 
 
-def written(case: JobCase) -> None:
-    """Writes by the columns that every version has."""
-    key = fetch(case.server, case.database, "SHOW KEYS FROM t WHERE Key_name = 'PRIMARY'")[0][4]
-    write(case, [f"DELETE FROM t WHERE {key} % 13 = 0", f"UPDATE t SET a = 5 WHERE {key} % 17 = 0"])
-
-
-def compare(case: JobCase, change: Change) -> None:
-    keys = fetch(case.server, case.database, "SHOW KEYS FROM t WHERE Key_name = 'PRIMARY'")
-    case.key = tuple(str(row[4]) for row in keys)
-    case.kept_columns = change.kept
-    assert case.differences() == []
-
-
-def check(job: JobHere, copies: int) -> None:
-    assert job.failure is None, job.failure
-    assert job.copies == copies
-
-
-@each_on_one_server()
-def test_live_job_follows(case: JobCase, spark: SparkSession, change: str) -> None:
-    found = CHANGES[change]
-    job = case.here(spark)
-    with job.running(Until.STOPPED):
-        wait_for(lambda: job.state.is_live, "live", seconds=120)
-        written(case)
-        write(case, found.statements)
-        written(case)
-        write(case, found.writes)
-    assert job.failure is None, job.failure
-    again = case.here(spark)
-    again.run()
-    assert again.failure is None, again.failure
-    assert job.copies + again.copies - 1 == found.copies
-    compare(case, found)
-
-
-@servers("mariadb")
-@each_kind_once
-def test_stopped_job_follows_when_it_runs_again(case: JobCase, spark: SparkSession, change: str) -> None:
-    """The server is ahead of the log by all statements when the job meets the first."""
-    found = CHANGES[change]
-    assert case.here(spark).run() is None
-    written(case)
-    write(case, found.statements)
-    written(case)
-    write(case, found.writes)
-    job = case.here(spark)
-    check_run(job, found)
-    compare(case, found)
+def take(case: JobCase, *steps: Step) -> None:
+    """Change the table, with writes by the columns that every version has before and after each statement."""
+    old = ("DELETE FROM t WHERE id % 13 = 0", "UPDATE t SET a = 5 WHERE id % 17 = 0")
+    for step in steps:
+        write(case, (*old, *step.statements, *old, *step.writes))
+        case.kept_columns = step.kept
 
 
 @servers("mysql")
-@each_kind_once
-def test_copying_job_follows(case: JobCase, spark: SparkSession, change: str) -> None:
-    """The statement meets a job that has read some ranges, reads some, and has others to read."""
-    found = CHANGES[change]
+def test_live_job_follows(case: JobCase, spark: SparkSession) -> None:
+    job = case.here(spark)
+    with job.running(Until.STOPPED):
+        wait_for(lambda: job.state.is_live, "live", seconds=120)
+        copies = 1
+        for kind, step in STEPS.items():
+            take(case, step)
+            wait_for(
+                lambda: job.ended or (job.state.is_live and not case.differences()), f"{kind} is followed", seconds=120,
+                state=lambda: f"{job.state.schema.notes} {job.errors}",
+            )  # fmt: skip
+            copies += step.copied
+            assert (job.failure, job.copies) == (None, copies), kind
+    assert job.failure is None, job.failure
+    assert case.differences() == []
+
+
+@servers("mariadb")
+def test_stopped_job_follows_when_it_runs_again(case: JobCase, spark: SparkSession) -> None:
+    """The server is ahead of the log by all statements of a step when the job meets the first."""
+    assert case.here(spark).run() is None
+    for kind, step in STEPS.items():
+        take(case, step)
+        job = case.here(spark)
+        assert job.run() is None, f"{kind}: {job.failure}"
+        assert job.copies == 1 + step.copied, kind
+        assert case.differences() == [], kind
+
+
+@servers("mysql")
+@pytest.mark.parametrize(
+    "kinds", [("index", "add first with a default", "two in a row"), ("truncate",), ("another type",)], ids=", ".join
+)
+def test_copying_job_follows(case: JobCase, spark: SparkSession, kinds: tuple[str, ...]) -> None:
+    """The statements meet a job that has read some ranges, reads some, and has others to read."""
     case.use(limits={"range_rows": 100, "rows_per_second": 700})
     job = case.here(spark)
     with job.running():
         job.wait_until_read(3)
-        written(case)
-        write(case, found.statements)
-        written(case)
-        write(case, found.writes)
+        take(case, *(STEPS[kind] for kind in kinds))
     assert job.failure is None, job.failure
-    assert job.copies == found.copies
-    compare(case, found)
-
-
-def check_run(job: JobHere, change: Change) -> None:
-    assert job.run() is None, job.failure
-    assert job.copies == change.copies
+    assert job.copies == 1 + sum(STEPS[kind].copied for kind in kinds)
+    assert case.differences() == []
 
 
 @servers("mysql")
@@ -167,7 +166,7 @@ def test_offset_at_a_statement_in_a_middle_file_of_the_log_has_the_files_identit
     assert case.differences() == []
 
 
-@servers("mysql", "mariadb")
+@servers("mysql")
 def test_table_that_is_dropped_ends_the_job_and_one_that_comes_back_is_copied_again(
     case: JobCase, spark: SparkSession
 ) -> None:
@@ -185,17 +184,6 @@ def test_table_that_is_dropped_ends_the_job_and_one_that_comes_back_is_copied_ag
 
 
 @servers("mariadb")
-def test_table_that_is_dropped_while_it_is_copied_ends_the_job(case: JobCase, spark: SparkSession) -> None:
-    case.use(limits={"range_rows": 100, "rows_per_second": 300})
-    job = case.here(spark)
-    with job.running():
-        job.wait_until_read(2)
-        write(case, ["SET timestamp = UNIX_TIMESTAMP() - 120", "DROP TABLE t"])
-    assert job.failure is None, job.failure
-    assert job.ending == Ended("dropped")
-
-
-@servers("mysql", "mariadb")
 def test_statement_that_is_not_understood_sets_the_table_aside_until_it_is_copied_again(
     case: JobCase, spark: SparkSession
 ) -> None:

@@ -40,10 +40,10 @@ from progress.state.backfill_state import (
     bounded_rate,
 )
 from progress.state.walk_state import WHOLE_KEY, Walk
-from progress.store.checkpoint_rows import Bookkeeping, numbers_from_text, numbers_to_text
-from progress.store.job_rows import COPIED_VERSION, PLAIN_VERSIONS, VECTORS_VERSION, JobRecord
 from progress.store.lease import Lease
-from progress.store.schema_rows import schema_from_text, schema_to_text
+from progress.store.rows.checkpoint_rows import Bookkeeping, numbers_from_text, numbers_to_text
+from progress.store.rows.job_rows import COPIED_VERSION, PLAIN_VERSIONS, VECTORS_VERSION, JobRecord
+from progress.store.rows.schema_rows import schema_from_text, schema_to_text
 from vnode_backfill.words.bitmap import split_evenly
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.epoch import BarrierKind, Epoch
@@ -120,6 +120,8 @@ def from_row(rows: pa.Table) -> tuple[StoredWalk | None, Lease | None]:
 
 def record_to_json(record: JobRecord) -> str:
     stored = {**asdict(record), "definition": record.definition.to_json(), "created_at": record.created_at.isoformat()}
+    # A walk is a job of one table, which has none. Earlier releases know every key.
+    del stored["parents"]
     return json.dumps(stored)
 
 

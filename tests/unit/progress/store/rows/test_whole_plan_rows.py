@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from progress.store.job_rows import JobRecord, plan_from_rows, plan_rows
+from progress.store.rows.job_rows import JobRecord, plan_from_rows, plan_rows
 from vnode_backfill.words.columns import Column, TableDefinition
 from vnode_backfill.words.whole_plan import WholePlan, whole_plan
 

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from consume_upstream.log.cascade import CascadingParent
 from progress.store.checkpoint_form import CheckpointForm
-from progress.store.job_rows import COPIED_VERSION, VECTORS_VERSION, JobRecord
+from progress.store.rows.job_rows import COPIED_VERSION, PARENTS_VERSION, VECTORS_VERSION, JobRecord
 from progress.store.state_form import StateFolder
 from progress.store.state_table import DEFAULT_RETENTION
 from progress.store.store import StateStore
@@ -61,7 +62,18 @@ def test_a_record_changes_and_nothing_else_does(store: StateStore) -> None:
     assert record_of(store) == before.record
 
 
-@pytest.mark.parametrize("version", [1, COPIED_VERSION + 1])
+def test_parents_are_stored_with_the_record_and_unknown_to_earlier_releases(store: StateStore) -> None:
+    before = record_of(store)
+    assert before.with_parents(()) == before
+    parents = (CascadingParent(replace(before.definition, table="parent"), on_delete=True, on_update=("id",)),)
+    changed = before.with_parents(parents)
+    assert changed.format_version == changed.fit_for(vectors=False).format_version == PARENTS_VERSION
+    store.change_record(changed)
+    assert record_of(store) == changed
+    assert record_of(store).parents == parents
+
+
+@pytest.mark.parametrize("version", [1, PARENTS_VERSION + 1])
 def test_a_record_of_an_unknown_format_is_refused(store: StateStore, version: int) -> None:
     jobs = f"{store.folder}/jobs"
     rows = DeltaTable(jobs).to_pyarrow_table()
@@ -69,7 +81,7 @@ def test_a_record_of_an_unknown_format_is_refused(store: StateStore, version: in
     write_deltalake(
         jobs, rows.set_column(rows.schema.get_field_index("format_version"), "format_version", column), mode="overwrite"
     )
-    told = f"format version {version}, this program reads versions 2 to {COPIED_VERSION}"
+    told = f"format version {version}, this program reads versions 2 to {PARENTS_VERSION}"
     for read in (store.load, store.status_snapshot):
         with pytest.raises(StateError, match=told):
             read()

@@ -1,4 +1,7 @@
-"""What an operator has set decides what becomes of a statement: whole jobs on a real server."""
+"""What an operator has set decides what becomes of a statement: whole jobs on a real server.
+
+`dropped_partitions` is tried with every value in `test_statement_matrix`.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,11 @@ def server(request: pytest.FixtureRequest) -> Iterator[SqlServer]:
 
 @pytest.fixture
 def case(server: SqlServer, tmp_path: Path) -> Iterator[JobCase]:
-    """A job on a table of four rows in two partitions."""
+    """A job on a table of four rows."""
     execute(server, None, "DROP DATABASE IF EXISTS policies", "CREATE DATABASE policies")
     execute(
         server, "policies",
-        "CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(20)) PARTITION BY RANGE (id) "
-        "(PARTITION low VALUES LESS THAN (100), PARTITION high VALUES LESS THAN MAXVALUE)",
+        "CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(20))",
         FOUR,
     )  # fmt: skip
     yield JobCase(server, tmp_path, "policies", "t", settings={"vnodes": 4})
@@ -107,19 +109,3 @@ def test_dropped_column_is_kept_or_dropped(case: JobCase, spark: SparkSession, p
     assert (rows[1].get("b"), rows[2].get("b")) == (None, "two" if policy == "keep" else None)
     case.kept_columns = ("b",)
     assert case.differences() == []
-
-
-@pytest.mark.parametrize(
-    ("policy", "copies", "ids"), [("keep", 1, [1, 2, 3, 150]), ("delete", 1, [150]), ("reread", 2, [150])]
-)
-def test_rows_of_a_dropped_partition_stay_or_the_table_is_read_again(
-    case: JobCase, spark: SparkSession, policy: str, copies: int, ids: list[int]
-) -> None:
-    case.use(dropped_partitions=policy)
-    assert case.here(spark).run() is None
-    changed(case, "ALTER TABLE t DROP PARTITION low", "UPDATE t SET a = 41 WHERE id = 150")
-
-    assert follow(case, spark, copies=copies).failure is None
-    rows = read_lake(case.lake).to_pylist()
-    assert sorted(row["id"] for row in rows) == ids
-    assert next(row["a"] for row in rows if row["id"] == 150) == 41
