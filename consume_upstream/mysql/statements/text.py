@@ -7,7 +7,8 @@ every way in which the server may have read it, and the caller judges each readi
 comment open is not the server's.
 
 A few character sets are not decoded here as the server does it. A PREPARE in one of them, and an EXECUTE in another,
-leave bytes that seem to name some other table. So a name that must not be missed is looked for as bytes, too.
+leave bytes that seem to name some other table. So a name that must not be missed, and that no reading holds, is looked
+for as bytes, too.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _UNITS = {
 }
 _RUNS = rb"[\x80-\xff]+"
 _HIGH_BYTE = rb"[\x80-\xff]"
+_NOT_AFTER, _NOT_BEFORE = rb"(?<![\w$\x80-\xff])", rb"(?![\w$\x80-\xff])"
+"""Around a whole name. Without them half of a letter in UTF-8 would pass for one of a set with a byte for each."""
 _BIG5 = ("big5", "cp950", "big5hkscs")
 """What Python knows of big5: together they have every character that the server's has."""
 _UNDECODED_LETTERS = "[\u00a0-\u017f]+|[\u0530-\u058f]+|[\u10a0-\u10ff]+"
@@ -80,7 +83,8 @@ def texts(raw: bytes, collation: int | None, names: tuple[str, ...]) -> list[str
     if beyond_ascii:
         others = (_decoded(raw, each) for each in CLIENT_CHARSETS)
         found += [text for text in others if any(name in folded(text) for name in beyond_ascii)]
-        found += [_decoded(said, "utf8mb4") for name in names for said in _said_undecoded(raw, name)]
+        missed = [name for name in names if not any(folded(name) in folded(text) for text in found)]
+        found += [_decoded(said, "utf8mb4") for name in missed for said in _said_undecoded(raw, name)]
     return list(dict.fromkeys(found))
 
 
@@ -144,7 +148,7 @@ def _undecoded_patterns(name: str) -> tuple[re.Pattern[bytes], ...]:
         spelled.append([re.escape(each.encode()) if each.isascii() else _HIGH_BYTE for each in name])
     if beyond and all(map(_in_big5, beyond)):
         spelled.append([b"(?:" + b"|".join(_in_big5(each)) + b")" for each in name])
-    return tuple(re.compile(b"".join(characters), re.IGNORECASE) for characters in spelled)
+    return tuple(re.compile(_NOT_AFTER + b"".join(each) + _NOT_BEFORE, re.IGNORECASE) for each in spelled)
 
 
 @cache

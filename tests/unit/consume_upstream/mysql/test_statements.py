@@ -180,6 +180,14 @@ def test_statement_prepared_in_a_set_that_is_not_decoded_is_not_missed(name: str
     assert effect_of(Statement("shop", b"TRUNCATE \xc5\xbdluta", LATIN1), "shop", name) is Effect.NONE
 
 
+@pytest.mark.parametrize("ours", ["Menü", "Kö", "Öl", "città", "é", "პური", "ընկեր", "表"])
+def test_names_that_resemble_ours_as_bytes_do_not_stop(ours: str) -> None:
+    """A letter in UTF-8 is two or three bytes, and a set that is not decoded has one for each letter."""
+    for theirs in (f"{ours}_alt", f"alt_{ours}", "Kä", "cittè", "è", "Mená"):
+        raw = f"TRUNCATE {theirs}".encode()
+        assert effect_of(Statement("shop", raw, UTF8), "shop", ours) is Effect.NONE, theirs
+
+
 def test_other_names_beyond_ascii_do_not_stop() -> None:
     for codec, collation in (("cp1252", LATIN1), ("utf-8", UTF8)):
         raw = "TRUNCATE größe".encode(codec)

@@ -265,6 +265,20 @@ def test_names_come_in_the_clients_character_set() -> None:
     assert actions("ALTER TABLE orders ADD größe INT".encode("latin1"), collation=LATIN1) == (ColumnAdded("größe"),)
 
 
+@pytest.mark.parametrize("name", ["Menü", "Kö", "Öl", "café", "città", "é", "größe", "პური", "ընկեր", "表"])
+def test_statement_on_a_table_beyond_ascii_is_understood(name: str) -> None:
+    for database, table in (("shop", name), (name, "orders")):
+        added = statement(f"ALTER TABLE `{database}`.`{table}` ADD straße INT", database)
+        assert actions_of(added, database, table, folds_names=False) == (ColumnAdded("straße"),)
+        index = statement(f"CREATE INDEX i ON {table} (a)", database)
+        assert not has_effect(index, database, table)
+
+
+def test_statement_of_a_latin1_client_on_a_table_beyond_ascii_is_understood() -> None:
+    added = statement("ALTER TABLE größe ADD straße INT".encode("latin1"), collation=LATIN1)
+    assert actions_of(added, "shop", "größe", folds_names=False) == (ColumnAdded("straße"),)
+
+
 def test_text_that_may_be_read_in_two_ways_is_no_literal() -> None:
     found = actions("ALTER TABLE orders ADD c VARCHAR(9) DEFAULT 'é'", collation=LATIN1)
     assert found == (ColumnAdded("c", default=None),)
