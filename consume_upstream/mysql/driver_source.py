@@ -27,7 +27,7 @@ from consume_upstream.mysql.positions.offsets import LogQuestions
 from consume_upstream.mysql.positions.slice_end import find_slice_end
 from consume_upstream.mysql.rows.session import MySqlSession
 from consume_upstream.upstream_table import UpstreamTable
-from vnode_backfill.words.errors import LawBrokenError, OffsetError, SourceError
+from vnode_backfill.words.errors import BackfillError, LawBrokenError, OffsetError, SourceError
 
 CONNECTIONS = 2
 _SLICES = 16
@@ -72,12 +72,15 @@ class DriverSource:
     def slice_end(self, after: CdcOffset, upto: CdcOffset, length: int) -> CdcOffset | None:
         """A boundary at least `length` bytes of the log after `after` and before `upto`; None if there is none.
 
-        What is wrong with the log is for its reader to say: here it only means that no boundary is known.
+        What is wrong with the log is for its reader to say: here it only means that no boundary is known. A connection
+        that was lost says nothing about the log. The whole of a backlog must not become one epoch because of it.
         """
         first, last = after.in_era(0), upto.in_era(0)
         try:
             found = self._connections.slices.end(first, last, length, lambda: self._find_slice_end(first, last, length))
-        except (SourceError, OffsetError):
+        except (SourceError, OffsetError) as error:
+            if error.retryable:
+                raise
             return None
         return None if found is None else found.in_era(upto.era)
 
@@ -138,7 +141,12 @@ class KnownSlices:
                 if len(self._known) >= _SLICES:
                     self._known.clear()
                 self._known[place] = None, upto.order
-                found = find()
+                try:
+                    found = find()
+                except BackfillError as error:
+                    if error.retryable:
+                        del self._known[place]
+                    raise
                 self._known[place] = found, upto.order
             return found
 

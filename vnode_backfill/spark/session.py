@@ -155,10 +155,17 @@ class StartingSession:
     """
 
     def __init__(
-        self, start: Callable[[], Future[Started]], daemon: DaemonAhead, *, owned: bool = True, slots: int | None = None
+        self,
+        start: Callable[[], Future[Started]],
+        daemon: DaemonAhead,
+        *,
+        owned: bool = True,
+        slots: int | None = None,
+        here: bool = False,
     ) -> None:
+        """`here` says that its JVM starts on this machine, which is a matter of seconds: a cluster may have a queue."""
         self._start, self._daemon, self._owned = start, daemon, owned
-        self.slots = slots
+        self.slots, self._here = slots, here or slots is not None
         self.excused: Callable[[], bool] = lambda: False
         """Whether the driver ends by itself although its JVM has ended: it was asked to stop."""
         self._lock = threading.Lock()
@@ -181,8 +188,13 @@ class StartingSession:
             self._session.add_done_callback(self._watched)
         return self._session
 
-    def result(self, timeout: float | None = None) -> SparkContext:
-        return self._asked().result(timeout)[0]
+    def result(self, timeout: float) -> SparkContext:
+        """The session, waited for no longer than `timeout`: raises TimeoutError, or says that it will not come."""
+        try:
+            return self._asked().result(timeout)[0]
+        except TimeoutError:
+            self._check_awaited()
+            raise
 
     @property
     def sparkContext(self) -> SparkContext:  # noqa: N802 - Spark's own word
@@ -190,23 +202,26 @@ class StartingSession:
 
         So is one that has not started after `START_SECONDS`. A caller whose group of jobs was given up waits no longer.
         """
-        session = self._asked()
         try:
-            while not session.done():
-                self._check_awaited()
-                wait([session], _LOOK_SECONDS)
-            if self._late is not None:
-                raise self._late
-            return session.result()[0]
+            return self._awaited()
         except SparkStartError as error:
             raise _as_lost(error) from error
 
     def required(self) -> SparkContext:
         """The session, asked for before anything is written: one that cannot be had is a wrong configuration."""
         try:
-            return self.result()
+            return self._awaited()
         except SparkStartError as error:
             raise ConfigError(error.message, detail=error.detail, hint=error.hint) from error
+
+    def _awaited(self) -> SparkContext:
+        session = self._asked()
+        while not session.done():
+            self._check_awaited()
+            wait([session], _LOOK_SECONDS)
+        if self._late is not None:
+            raise self._late
+        return session.result()[0]
 
     def done(self) -> bool:
         return self._session is not None and self._session.done()
@@ -264,7 +279,7 @@ class StartingSession:
         error = given_up()
         if error is not None:
             raise error
-        if time.monotonic() > self._began_at + START_SECONDS:
+        if self._here and time.monotonic() > self._began_at + START_SECONDS:
             self._late = self._late or SparkLostError(
                 f"Spark has not started after {START_SECONDS:.0f} s",
                 detail="Its JVM hangs, or the machine has no time for it. Nothing that was committed is lost.",
@@ -341,8 +356,13 @@ def session_starting(
     pool = ThreadPoolExecutor(1, thread_name_prefix="session")
     daemon = DaemonAhead()
     opening = partial(open_session, config, master, quiet=quiet, daemon=daemon, daemon_module=daemon_module)
-    slots = None if at_once else known_slots(config, master)
-    session = StartingSession(lambda: pool.submit(_warm_session, opening, config, daemon), daemon, slots=slots)
+    known = known_slots(config, master)
+    session = StartingSession(
+        lambda: pool.submit(_warm_session, opening, config, daemon),
+        daemon,
+        slots=None if at_once else known,
+        here=known is not None,
+    )
     try:
         yield session
     except BackfillError:

@@ -152,7 +152,7 @@ def verify_table(  # noqa: PLR0913 - the options are keyword-only
         comparison.compare(ranges, {planned.range for planned in plan.ranges} if plan is not None else set())
         return comparison.result(len(ranges), started)
     except SchemaChangedError as error:
-        raise _not_followed(table, error.message) from error
+        raise _not_followed(table, f"{error.message} {error.detail}".strip()) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ A job that is far behind takes the log in slices (`decide.next_epoch`), and a fi
 a boundary inside a file is needed, and the server can only be asked for events in order. The log is skimmed: it is
 received once more, and of each event only type and size are looked at. That takes a small part of the time in which
 the same bytes are captured, unless the way to the server is slow: then the log must not be received twice, and no
-boundary is looked for any longer than `PATIENCE_SECONDS`. Nor is one looked for after an event of 16 MB or more: it
+boundary is looked for any longer than `patience` says. Nor is one looked for after an event of 16 MB or more: it
 would have to be received as a whole, in the driver, whatever its size.
 
 What must be true: the slice ends between two transactions, and its position is exact. Why it is:
@@ -46,10 +46,11 @@ from consume_upstream.mysql.binlog.events import HEADER_BYTES, EventKind, LogPos
 from consume_upstream.mysql.binlog.split import Bytes, Longs
 from consume_upstream.mysql.binlog.table_map import Flavour
 
-__all__ = ["LogSkim", "find_slice_end", "first_end"]
+__all__ = ["LogSkim", "find_slice_end", "first_end", "patience"]
 
-PATIENCE_SECONDS = 3.0
-"""64 MB that take longer come over less than 200 Mbit/s, or the machine has no time for them."""
+PATIENCE_SECONDS, PATIENCE_BYTES = 3.0, 64 * 1024 * 1024
+"""64 MB that take longer come over less than 200 Mbit/s, or the machine has no time for them. A longer slice may take
+longer."""
 _FILE_START, _LAST_START = 4, 2**32
 _ARTIFICIAL = 0x20
 _HEARTBEATS = (27, 41)
@@ -67,7 +68,7 @@ def find_slice_end(
     """
     skim = LogSkim(LogPosition(after.file, after.pos), LogPosition(upto.file, upto.pos), length)
     with closing(DumpStream(connect, NO_REPLICA, flavour, LogPosition(after.file, after.pos))) as stream:
-        found = first_end(skim, stream.blocks(large=False), time.monotonic() + PATIENCE_SECONDS)
+        found = first_end(skim, stream.blocks(large=False), time.monotonic() + patience(length))
     if found is None:
         return None
     end = replace(upto, number=upto.number - upto.file_number + found.number, pos=found.pos, log="")
@@ -77,6 +78,11 @@ def find_slice_end(
     end = replace(end, gtids=logged)
     log = next((offset.log for offset in (after, upto) if offset.number == end.number and offset.log), "")
     return replace(end, log=log)
+
+
+def patience(length: int) -> float:
+    """How many seconds a boundary so many bytes further is looked for."""
+    return PATIENCE_SECONDS * max(1.0, length / PATIENCE_BYTES)
 
 
 def first_end(skim: LogSkim, blocks: Iterable[EventBlock], deadline: float) -> LogPosition | None:

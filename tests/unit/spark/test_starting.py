@@ -119,7 +119,7 @@ def test_a_session_that_cannot_start_is_a_wrong_configuration_before_anything_is
     with pytest.raises(ConfigError, match="no such master"):
         session.required()
     with pytest.raises(SparkStartError):
-        session.result()
+        session.result(timeout=1.0)
 
 
 @pytest.mark.parametrize("error", [SparkStartError("no memory", hint="Give it more."), SparkLostError("killed")])
@@ -166,6 +166,28 @@ def test_a_session_that_does_not_start_counts_as_lost(monkeypatch: pytest.Monkey
         work.run(Actor.MERGE, BARRIER, lambda: run_tasks(session, abs, [1]))
     assert session.lost is not None
     assert session.lost.hint
+
+
+@pytest.mark.timeout(15)
+def test_nobody_waits_for_a_jvm_of_this_machine_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a table that is opened, nor a command that renews its lease meanwhile."""
+    monkeypatch.setattr("vnode_backfill.spark.session.START_SECONDS", 0.0)
+    at_once = StartingSession(Starts(None), DaemonAhead(), here=True)
+    for session in (work_in(Starts(None))[0], at_once):
+        with pytest.raises(SparkLostError, match="has not started"):
+            session.required()
+        with pytest.raises(SparkLostError, match="has not started"):
+            session.result(timeout=0.01)
+        assert session.lost is not None
+
+
+@pytest.mark.timeout(15)
+def test_a_cluster_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vnode_backfill.spark.session.START_SECONDS", 0.0)
+    session = StartingSession(Starts(None), DaemonAhead())
+    with pytest.raises(TimeoutError):
+        session.result(timeout=0.01)
+    assert session.lost is None
 
 
 @pytest.mark.timeout(15)

@@ -299,9 +299,11 @@ class SharedWork:
                 self._asking[name] = order
 
     def _ask_again(self, orders: Iterable[Order[SampleSource]]) -> None:
-        """Let tables wait for the next answer. A newer question of a table counts."""
+        """Let tables wait for the next answer. A newer question of a table counts, and one that has ended asks nothing:
+        a copy of the same name would not be waited for."""
         with self._lock:
-            self._asking = {**{order.table.name: order for order in orders}, **self._asking}
+            again = {order.table.name: order for order in orders if not order.table.run.has_stopped}
+            self._asking = {**again, **self._asking}
 
     def _give_missed(self, owed: Sequence[tuple[Order[SampleSource], Missed]]) -> None:
         """Give tables that were woken the samples that they have missed; not where all are to be given one answer."""

@@ -12,7 +12,7 @@ from consume_upstream.log.offset import CdcOffset
 from consume_upstream.mysql.driver_source import DriverSource, KnownSlices, _Connections
 from consume_upstream.mysql.known_table import KnownTable
 from tests.unit.progress.state.state_examples import at
-from vnode_backfill.words.errors import BackfillError, OffsetError, SourceLostError
+from vnode_backfill.words.errors import BackfillError, OffsetError, SourceError, SourceLostError
 
 
 class Log:
@@ -62,14 +62,31 @@ def test_end_in_a_log_that_was_reset_is_not_that_of_the_log_before() -> None:
     assert slices.end(second, at(500), 100, lambda: at(217)) == at(217)
 
 
-@pytest.mark.parametrize("error", [SourceLostError("gone"), OffsetError("'x' is not a GTID set")])
-def test_log_in_which_no_end_can_be_found_is_not_cut(error: BackfillError, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong with it is for its reader to say."""
+def failing_source(monkeypatch: pytest.MonkeyPatch, *answers: BackfillError | CdcOffset) -> DriverSource:
+    """A source that has these answers, one after the other, when it is asked for the end of a slice."""
+    left = list(answers)
 
-    def find(*_: object) -> None:
-        raise error
+    def find(*_: object) -> CdcOffset:
+        answer = left.pop(0)
+        if isinstance(answer, BackfillError):
+            raise answer
+        return answer
 
-    connections = SimpleNamespace(slices=KnownSlices())
-    source = DriverSource(cast(KnownTable, None), cast(_Connections, connections))
     monkeypatch.setattr(DriverSource, "_find_slice_end", find)
-    assert source.slice_end(at(100), at(500), 100) is None
+    return DriverSource(cast(KnownTable, None), cast(_Connections, SimpleNamespace(slices=KnownSlices())))
+
+
+@pytest.mark.parametrize("error", [SourceError("no such file"), OffsetError("'x' is not a GTID set")])
+def test_log_in_which_no_end_can_be_found_is_not_cut(error: BackfillError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with it is for its reader to say, and it is not looked at again for each table."""
+    source = failing_source(monkeypatch, error)
+    assert [source.slice_end(at(100), at(500), 100) for _ in range(2)] == [None, None]
+
+
+def test_connection_that_is_lost_does_not_make_one_epoch_of_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = failing_source(monkeypatch, SourceLostError("gone"), at(200))
+    with pytest.raises(SourceLostError):
+        source.slice_end(at(100), at(500), 100)
+    found = source.slice_end(at(100), at(500), 100)
+    assert found is not None
+    assert found.order == at(200).order

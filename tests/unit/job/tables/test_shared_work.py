@@ -217,6 +217,21 @@ def test_an_answer_that_was_asked_for_before_all_were_to_stop_is_asked_for_again
     assert (begun.works, tables.told) == (["ask", "ask"], ["a", "b"])
 
 
+def test_a_table_that_ends_while_it_waits_is_not_asked_for_again(shared: SharedWork, begun: Begun) -> None:
+    """A new copy with its name would not be waited for: its place would be taken."""
+    tables = Told(shared, begun, "a", "b")
+    ended = shared._asking["a"].table
+
+    def stop() -> None:
+        shared.stopping = True
+        vars(ended.run)["has_stopped"] = True
+
+    vars(begun)["asked"] = stop
+    shared._sample(together=False, stopping=False)
+    assert tables.told == []
+    assert list(shared._asking) == ["b"]
+
+
 def test_all_are_given_a_sample_before_the_first_of_them_hears_of_a_stop(shared: SharedWork, begun: Begun) -> None:
     """One that hears of the stop first ends at that sample, and others at the next one."""
 

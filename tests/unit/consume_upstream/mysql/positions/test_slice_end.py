@@ -14,7 +14,7 @@ from consume_upstream.log.offset import CdcOffset
 from consume_upstream.mysql.binlog.dump import EventBlock
 from consume_upstream.mysql.binlog.events import LogPosition
 from consume_upstream.mysql.positions import slice_end
-from consume_upstream.mysql.positions.slice_end import LogSkim, find_slice_end, first_end
+from consume_upstream.mysql.positions.slice_end import LogSkim, find_slice_end, first_end, patience
 from tests.unit.consume_upstream.mysql.binlog.log_bytes import FLAVOURS, CapturedLog, Flavour, block_of
 from tests.unit.consume_upstream.mysql.binlog.made_log import DESCRIPTION, SERVER, MadeLog, event, query
 
@@ -157,6 +157,12 @@ def test_log_that_comes_slowly_is_not_cut() -> None:
     ends = LogPosition(FILE, 4), LogPosition(FILE, FAR)
     assert first_end(LogSkim(*ends, length), blocks, float("inf")) == LogPosition(FILE, 4 + length)
     assert first_end(LogSkim(*ends, length), blocks, float("-inf")) is None
+
+
+def test_longer_slice_may_take_longer() -> None:
+    """A larger `limits.log_memory` must not make one epoch of a backlog."""
+    seconds = [patience(length * 1024 * 1024) for length in (1, 64, 256)]
+    assert seconds == [slice_end.PATIENCE_SECONDS, slice_end.PATIENCE_SECONDS, 4 * slice_end.PATIENCE_SECONDS]
 
 
 def test_slice_does_not_end_where_no_dump_can_begin() -> None:
