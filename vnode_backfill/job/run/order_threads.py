@@ -20,6 +20,7 @@ from vnode_backfill.decide.protocol import Action, Event
 from vnode_backfill.job.run.observations import Seen
 from vnode_backfill.words.epoch import Actor
 from vnode_backfill.words.errors import StuckError
+from vnode_backfill.words.hints import TAKES_UP
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class OrderThreads:
             name = type(action).__name__
             stuck = StuckError(
                 f"{name} has not ended after {within:g} s",
-                hint="Look whether the target answers. `resume` takes the table up again, once it has ended.",
+                hint=f"Look whether the target answers. {TAKES_UP}, once it has ended.",
             )
             timer = Timer(
                 within, lambda: None if future.done() else self._barriers.notify_failure(actor, attempt, stuck)
