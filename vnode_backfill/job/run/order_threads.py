@@ -19,7 +19,7 @@ from progress.state.barriers import LocalBarrierManager
 from vnode_backfill.decide.protocol import Action, Event
 from vnode_backfill.job.run.observations import Seen
 from vnode_backfill.words.epoch import Actor
-from vnode_backfill.words.errors import StuckError
+from vnode_backfill.words.errors import BackfillError, StuckError
 from vnode_backfill.words.hints import TAKES_UP
 
 log = logging.getLogger(__name__)
@@ -95,9 +95,14 @@ class OrderThreads:
             work()
             seam("after", action)
         except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
-            log.warning("action failed action=%s error=%s", type(action).__name__, error)
+            log.warning("action failed action=%s error=%s", type(action).__name__, _logged(error))
             self._barriers.notify_failure(actor, attempt, error)
             return
         self._seen.moved_at = time.monotonic()
         if actor is not Actor.DRIVER:
             self._metrics.observe_epoch(actor, self._seen.moved_at - began)
+
+
+def _logged(error: BaseException) -> BaseException:
+    """What ends the table is told with its hint when it ends, in words that are right for its job."""
+    return error.hinted("") if isinstance(error, BackfillError) and not error.retryable else error
