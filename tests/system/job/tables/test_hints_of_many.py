@@ -103,7 +103,11 @@ def test_a_table_that_could_not_be_opened_is_taken_up_as_its_hint_says(
         assert command(["tables", "add", full, "--config", str(case.config)]) == 0
         wait_for(lambda: full in here.job.aside, "easy is set aside", seconds=120, state=here.shown)
         wait_for(lambda: full in here.store.aside(), "the reason is stored", seconds=60)
-        assert carry_out(hint_of(case, here, "easy", capsys), case.config) == ["resnapshot", "--all", "--table", full]
+        hint, stored = hint_of(case, here, "easy", capsys), here.store.table(full).load()
+        assert stored is not None
+        assert stored.state.failure is not None
+        assert stored.state.failure.hint == hint
+        assert carry_out(hint, case.config) == ["resnapshot", "--all", "--table", full]
         here.until_live("careful", "easy")
         assert here.job.aside == {}
     assert here.failures == {}
