@@ -14,14 +14,8 @@ from consume_upstream.log.gtid import GtidSet, MariaDbGtidPosition, parse_gtids
 from consume_upstream.log.identity import LogIdentity, what_differs
 from consume_upstream.log.offset import CdcOffset
 from vnode_backfill.words.errors import SourceError
+from vnode_backfill.words.hints import READ_AGAIN
 
-READ_AGAIN = (
-    "Ask for `vnode-backfill resnapshot --all` and run the job again: "
-    "it reads the table again and follows the log from then on. "
-    "Where `executor` is single, which cannot do that: "
-    "`vnode-backfill drop`, then run it with `sink.delta.replace: true`."
-)
-"""The hint for a job that cannot continue where it is in the log; the only one, wherever that is found out."""
 _HINT = f"What changed in between is not known. {READ_AGAIN}"
 
 

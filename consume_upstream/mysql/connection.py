@@ -30,6 +30,7 @@ from pymysql.constants import CR
 
 from vnode_backfill.config.small_files import read_small_text
 from vnode_backfill.words.errors import ConfigError, SchemaChangedError, SourceError, SourceLostError
+from vnode_backfill.words.hints import RUN_ENDS
 
 __all__ = [
     "TABLE_GONE_HINT", "Encryption", "SourceAddress", "TlsMode", "TlsOptions", "asked_for_file",
@@ -50,10 +51,7 @@ _LOST = frozenset({
     1184, 1189, 1190, 1203, 1205, 1213, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 2014, 2026, 2027, 2055, 3169, 4031,
 })  # fmt: skip
 _CLEAR_TEXT = frozenset({"mysql_clear_password", "dialog"})
-TABLE_GONE_HINT = (
-    "It was dropped or renamed, or the account may no longer see it. Run the job: it ends where the table ended, "
-    "and copies the table again when it is there again."
-)
+TABLE_GONE_HINT = f"It was dropped or renamed, or the account may no longer see it. {RUN_ENDS}"
 # An explicit sql_mode: PAD_CHAR_TO_FULL_LENGTH, ANSI_QUOTES or NO_BACKSLASH_ESCAPES would change values or our SQL. The
 # net timeouts are how long the server waits for a reader that is busy writing what it has read.
 _SESSION_SETTINGS = (

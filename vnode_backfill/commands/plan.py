@@ -56,7 +56,7 @@ def planned_tables(config: Config, *, master: str | None, only: Sequence[str] = 
     found = _examined(config, master, only)
     name = TableName(config.mysql.database, config.mysql.table)
     key = () if found.facts is None else tuple(part.name for part in found.facts.parts)
-    table = ExaminedTable(name, DEFAULT_PRIORITY, found, configured_sink(config).target, key)
+    table = ExaminedTable(name, DEFAULT_PRIORITY, found, configured_sink(config).target, key, config)
     return ExaminedTables(found.findings, (table,), found.beginning)
 
 
@@ -121,6 +121,14 @@ _PARTITIONS = {
 }
 
 
+def _effective(config: Config) -> DroppedPartitions:
+    """What becomes of rows. Points cannot be found by a bound, and a walk follows no statement: both are copied again
+    where rows of a partition would be deleted."""
+    deletes = config.dropped_partitions is DroppedPartitions.DELETE
+    cannot = config.sink.iotdb is not None or config.executor is Executor.SINGLE
+    return DroppedPartitions.REREAD if deletes and cannot else config.dropped_partitions
+
+
 def policy_text(config: Config) -> str:
     """What becomes of statements that change the table."""
     if config.schema_changes is SchemaChanges.STOP:
@@ -130,7 +138,7 @@ def policy_text(config: Config) -> str:
     else:
         does = "statements that change the table are followed"
     columns = "kept" if config.dropped_columns is DroppedColumns.KEEP else "dropped from the target"
-    rows = _PARTITIONS[config.dropped_partitions]
+    rows = _PARTITIONS[_effective(config)]
     return f"{does}; dropped columns are {columns}, dropped partitions {rows}"
 
 

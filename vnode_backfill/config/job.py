@@ -301,6 +301,11 @@ class Config(Section):
         return self._whole
 
     @property
+    def table_of_many(self) -> str:
+        """The name by which commands mean this table of a job of many; empty for a job of its own."""
+        return self.job if self._whole else ""
+
+    @property
     def among_many(self) -> bool:
         """Whether this describes one table of a job of many."""
         return self._among is not None

@@ -36,6 +36,7 @@ from vnode_backfill.decide.honour_requests import set_ranges_back
 from vnode_backfill.decide.protocol import StatementResolved
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import LawBrokenError, SchemaChangedError
+from vnode_backfill.words.hints import NEW_COPY
 from vnode_backfill.words.key import VnodeId
 from vnode_backfill.words.key_range import SplitPlan
 from vnode_backfill.words.schema_change import Carried, Emptied, Ended, NewCopy, NoEffect, deletes_rows
@@ -77,8 +78,7 @@ def unexplained(refused: str, upto: CdcOffset) -> SchemaChangedError:
     return SchemaChangedError(
         "the source does not read the table by the columns that the job knows",
         detail=f"{refused} The log up to {upto} holds no statement that explains it.",
-        hint="A session may have changed the table with sql_log_bin = 0. Ask for a new copy with "
-        "`vnode-backfill resnapshot --all`, and run the job again.",
+        hint=f"A session may have changed the table with sql_log_bin = 0. {NEW_COPY}",
     )
 
 
@@ -88,7 +88,7 @@ def set_aside(epoch: Epoch, met: StatementResolved, reason: str) -> Failure:
         epoch,
         f"the table is set aside at {met.found.before}: {reason}",
         detail=f"The log holds: {met.found.text[:500]}",
-        hint="Ask for a new copy with `vnode-backfill resnapshot --all`, and run the job again.",
+        hint=NEW_COPY,
     )
 
 

@@ -27,13 +27,13 @@ from datetime import datetime
 from enum import Enum
 from typing import assert_never
 
-from consume_upstream.log.continuity import READ_AGAIN
 from consume_upstream.log.gtid import GtidSet, MariaDbGtidPosition, parse_gtids
 from consume_upstream.log.identity import LogIdentity, what_differs
 from consume_upstream.log.offset import CdcOffset
 from consume_upstream.log.source_log import SourceLog
 from vnode_backfill.config.job import CdcConfig, SpecificConfig, StartupMode
 from vnode_backfill.words.errors import BackfillError, BinlogPurgedError, ConfigError, PlanRefusedError, SourceError
+from vnode_backfill.words.hints import READ_AGAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ parses a message.
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class BackfillError(Exception):
     """An error a user can act on: what was attempted, the facts, and what helps."""
@@ -51,6 +53,10 @@ class BackfillError(Exception):
         if self.hint:
             parts.append(f"  hint: {self.hint}")
         return _printable("\n".join(parts))
+
+    def hinted(self, hint: str) -> Self:
+        """The same error, with another hint."""
+        return type(self)(self.message, detail=self.detail, hint=hint)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep detail and hint when an error crosses from a Spark task to the driver."""

@@ -17,13 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from consume_upstream.log.batch import LogBatch, Transaction
-from consume_upstream.log.continuity import READ_AGAIN
 from consume_upstream.mysql.binlog import route
 from consume_upstream.mysql.binlog import row_images as walk
 from consume_upstream.mysql.binlog.decoder import RowDecoder
 from consume_upstream.mysql.binlog.dump import EventBlock
 from consume_upstream.mysql.binlog.split import HEADER_BYTES, Bytes, Longs
 from vnode_backfill.words.errors import LogFormatError
+from vnode_backfill.words.hints import READ_AGAIN
 
 _MAX_TRANSACTIONS = 65_536
 _USUAL_BYTES = 64 << 20

@@ -23,13 +23,13 @@ from pymysql.connections import Connection
 from pymysql.err import Error as DriverError
 from pymysql.err import raise_mysql_exception
 
-from consume_upstream.log.continuity import READ_AGAIN
 from consume_upstream.mysql.binlog import split
 from consume_upstream.mysql.binlog.events import LogPosition
 from consume_upstream.mysql.binlog.split import Bytes, Longs, split_packets
 from consume_upstream.mysql.binlog.table_map import Flavour
 from consume_upstream.mysql.connection import source_errors
 from vnode_backfill.words.errors import BinlogPurgedError, LogFormatError, SourceError, SourceLostError
+from vnode_backfill.words.hints import READ_AGAIN
 
 ConnectionFactory = Callable[[], Connection]
 

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from consume_upstream.log.batch import SharedBatch
-from consume_upstream.log.continuity import READ_AGAIN
 from consume_upstream.log.statement import LogCut, MetStatements, PassedStatement
 from consume_upstream.mysql.binlog import route
 from consume_upstream.mysql.binlog.batch import Listing, RowBuffer, TableRows, without_rows
@@ -30,6 +29,7 @@ from consume_upstream.mysql.statements.actions import has_effect
 from consume_upstream.mysql.statements.effect import Effect, effect_of, effects_of, text_of
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import BackfillError, LogFormatError, SchemaChangedError
+from vnode_backfill.words.hints import READ_AGAIN
 
 __all__ = ["EventJudge", "TableJudge"]
 

@@ -10,11 +10,11 @@ from typing import NoReturn
 
 import numpy as np
 
-from consume_upstream.log.continuity import READ_AGAIN
 from consume_upstream.mysql.binlog import route
 from consume_upstream.mysql.binlog.batch import TransactionBook
 from consume_upstream.mysql.binlog.events import LogPosition
 from vnode_backfill.words.errors import LogFormatError
+from vnode_backfill.words.hints import READ_AGAIN
 
 __all__ = ["Place"]
 

@@ -15,6 +15,7 @@ from consume_upstream.mysql.binlog.events import HEADER_BYTES, Cursor
 from consume_upstream.mysql.schema.charsets import charset_named
 from vnode_backfill.words.columns import Column, Kind, TableDefinition, listed_label
 from vnode_backfill.words.errors import LogFormatError, SchemaChangedError
+from vnode_backfill.words.hints import NEW_COPY
 
 Flavour = Literal["mysql", "mariadb"]
 
@@ -277,6 +278,5 @@ def _changed(definition: TableDefinition, what: str, detail: str) -> NoReturn:
     raise SchemaChangedError(
         f"table {definition.database}.{definition.table} {what}",
         detail=detail,
-        hint="No statement in the log says so: a session may have changed it with sql_log_bin = 0. "
-        "Ask for a new copy with `vnode-backfill resnapshot --all`, and run the job again.",
+        hint=f"No statement in the log says so: a session may have changed it with sql_log_bin = 0. {NEW_COPY}",
     )

@@ -17,6 +17,7 @@ from pymysql.connections import Connection
 
 from consume_upstream.mysql.server import Cell, ask
 from vnode_backfill.words.errors import PlanRefusedError, SourceError, SourceLostError
+from vnode_backfill.words.hints import THEN_RUN
 
 __all__ = ["wait_for_prepared"]
 
@@ -35,7 +36,7 @@ def wait_for_prepared(connection: Connection, seconds: float) -> None:
                 f"{len(left)} XA transactions are prepared at the source, e.g. {min(left)!r}",
                 detail="Their changes are in the log before the job's beginning. "
                 "If they are committed later, the job would miss them.",
-                hint="End them: XA RECOVER lists them, XA COMMIT or XA ROLLBACK ends them. Then run it again.",
+                hint=f"End them: XA RECOVER lists them, XA COMMIT or XA ROLLBACK ends them. {THEN_RUN}",
             )
         time.sleep(_POLL_SECONDS)
         left &= _prepared(connection)

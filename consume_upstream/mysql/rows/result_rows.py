@@ -28,6 +28,7 @@ from consume_upstream.mysql.rows.kernels import (
 from consume_upstream.mysql.rows.prepared_statement import RowBlock, WireColumn
 from vnode_backfill.words.columns import Column, Kind
 from vnode_backfill.words.errors import SchemaChangedError, SourceError, SourceLostError
+from vnode_backfill.words.hints import RUN_FOLLOWS
 
 __all__ = ["RowDecoder", "ZeroDates", "load_kernels"]
 
@@ -81,7 +82,7 @@ class RowDecoder:
                 raise SchemaChangedError(
                     f"column {column.name} is no longer {column.type_name}",
                     detail=f"The source announces type {wire.type_code}{' unsigned' if wire.unsigned else ''}.",
-                    hint="Run the job: it follows the statement that changed the table.",
+                    hint=RUN_FOLLOWS,
                 )
 
     def decode(self, block: RowBlock) -> pa.RecordBatch:

@@ -15,6 +15,7 @@ from consume_upstream.mysql.connection import TABLE_GONE_HINT, source_errors
 from consume_upstream.mysql.schema.labels import asked_labels
 from vnode_backfill.words.columns import Column, TableDefinition
 from vnode_backfill.words.errors import PlanRefusedError, SchemaChangedError
+from vnode_backfill.words.hints import KEY_GONE
 from vnode_backfill.words.partitioning import Partition, Partitioning
 
 __all__ = ["key_index", "read_definition", "read_partitioning"]
@@ -88,8 +89,7 @@ def key_index(connection: Connection, definition: TableDefinition) -> str:
     if not same:
         raise SchemaChangedError(
             f"table {definition.database}.{definition.table} no longer has the unique key {', '.join(definition.key)}",
-            hint="Run the job: it follows the statement that changed the key. If none was logged, ask for a new copy "
-            "with `vnode-backfill resnapshot --all` first.",
+            hint=KEY_GONE,
         )
     return _first_choice(same)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from consume_upstream.log.offset import CdcOffset
@@ -14,7 +15,7 @@ from vnode_backfill.decide.protocol import Action, Event, TrimBuffer
 from vnode_backfill.job.run.observations import Seen
 from vnode_backfill.job.run.order_threads import OrderThreads
 from vnode_backfill.words.epoch import Actor
-from vnode_backfill.words.errors import SourceLostError, StuckError
+from vnode_backfill.words.errors import BackfillError, LogFormatError, SourceLostError, StuckError
 
 OFFSET: CdcOffset = at(4)
 ORDER: Action = TrimBuffer(OFFSET)
@@ -72,3 +73,17 @@ def test_an_order_that_ends_in_time_is_not() -> None:
     orders.begin(Actor.DRIVER, 2, ORDER, lambda: None, within=60)
     assert orders.close(60.0) == 0
     assert barriers.next_event(0) is None
+
+
+@pytest.mark.parametrize(("kind", "is_said"), [(SourceLostError, True), (LogFormatError, False)])
+def test_hint_of_what_ends_the_table_is_left_to_the_end(
+    kind: type[BackfillError], is_said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise kind("gone", detail="at 7", hint="Ask for `resnapshot --all`.")
+
+    orders = OrderThreads(LocalBarrierManager[Event](), CdcBackfillMetrics(), Seen())
+    orders.begin(Actor.UPSTREAM, 0, ORDER, fail)
+    assert orders.close(60.0) == 0
+    assert "gone\n  detail: at 7" in caplog.text
+    assert ("resnapshot --all" in caplog.text) == is_said

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vnode_backfill.job.tables.examine import ExaminedTable, ExaminedTables
 
 _QUIET_FOR = 1.0
+_NAMED = 8
 
 
 def plan_tables(
@@ -88,6 +89,7 @@ def _table_facts(table: ExaminedTable) -> dict[str, object]:
         "target": table.target,
         "key": list(table.key),
         "plan": plan_facts(table.examined),
+        "statements": policies(table.config) if table.config else None,
         "findings": to_json(table.examined.findings),
     }
 
@@ -108,10 +110,24 @@ def _lines(config: Config, found: ExaminedTables, *, whole: bool) -> Iterator[st
 
         yield f"the log is followed from {found.beginning.first}"
         yield from starting_lines(found.beginning.start)
-    yield policy_text(config)
+    yield from policy_lines(config, found.tables)
     if any(entry.table.exact is None for entry in config.mysql.tables):
         added = "added" if config.mysql.new_tables is NewTables.ADD else "reported, and not copied"
         yield f"tables that appear later and that a pattern matches are {added}"
+
+
+def policy_lines(config: Config, tables: Sequence[ExaminedTable]) -> Iterator[str]:
+    """What becomes of statements: the job's policy, then those of tables whose entries say otherwise."""
+    usual = policy_text(config)
+    yield usual
+    differing: dict[str, list[str]] = {}
+    for table in tables:
+        own = policy_text(table.config) if table.config else usual
+        if own != usual:
+            differing.setdefault(own, []).append(str(table.name))
+    for own, names in differing.items():
+        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+        yield f"of {', '.join(names[:_NAMED])}{more}: {own}"
 
 
 def _table_lines(table: ExaminedTable, width: int, *, whole: bool) -> Iterator[str]:

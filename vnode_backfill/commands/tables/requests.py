@@ -6,6 +6,7 @@ that are asked to stop together stop at one offset.
 
 from __future__ import annotations
 
+import shlex
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -43,8 +44,6 @@ def ask_tables(config: Config, only: Sequence[str], request: Request | Callable[
     kind = next(iter(requests.values())).kind
     when = "at the next barrier" if lease else "when the job is run again"
     print(f"request to {_tables(numbers, everything=not only)}: {kind} ({what}), {when}")
-    for name in sorted(numbers.keys() & store.aside().keys()) if kind is RequestKind.RESUME else ():
-        print(f"{name} is set aside: a driver that could not open it tries it again when the job is run again")
     return 0
 
 
@@ -129,7 +128,7 @@ def _is_live(config: Config, report: Report) -> bool:
         raise StateError(
             f"{len(worst):,} of {len(lines):,} tables of job {config.job} will not be live",
             detail="; ".join(f"{line.name} is {line.phase}: {line.error or f'{line.percent:.2f} %'}" for line in worst[:_NAMED]),
-            hint="Run the job again, or look with `vnode-backfill status --table NAME`.",
+            hint=f"`vnode-backfill status --table {shlex.quote(worst[0].name)}` shows why, and what helps.",
         )  # fmt: skip
     return True
 

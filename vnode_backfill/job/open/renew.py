@@ -60,6 +60,8 @@ from vnode_backfill.words.key_range import SplitPlan
 from vnode_backfill.words.schema_change import CreatedTable
 
 _ATTEMPTS = 20
+IN_PLACE = "the points of the new copy alone: all points of the old one were removed first"
+"""What readers see where both copies have one place: `prepare_new` clears it, or refuses a target that has points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def renew(config: Config, store: StateStore, why: str, created: CreatedTable | N
     change_buffer(config, record, store).prepare()
     mode = StartupMode.SNAPSHOT if _only_copies(config, loaded) else StartupMode.INITIAL
     record_start_of(config, record.id, mode, first)
-    note = _note(loaded, record, why, beside=sink.copies_beside)
+    note = copy_note(loaded, record, why, beside=sink.copies_beside)
     state = _first_state(loaded.state, begins, note)
     state = replace(state, acknowledged=_acknowledged(loaded.state, store.unacknowledged(loaded.state)))
     store.begin_again(record, plan, state)
@@ -109,8 +111,8 @@ def _from_creation(
     """After the table's CREATE; None where the table has to be read.
 
     That is so of a walk and of a table in one range, which have no plan without a range, on another server, and where
-    both copies would be in one place: points of the old copy go when a range is read. A table that foreign keys change
-    outside the log has the parents of now, and may have had others right after the CREATE.
+    both copies would be in one place. A table that foreign keys change outside the log has the parents of now, and may
+    have had others right after the CREATE.
     """
     if created is None or loaded.record.executor == "single" or not sink.copies_beside:
         return None
@@ -213,11 +215,11 @@ def _acknowledged(before: BackfillState, asked: Sequence[Request]) -> tuple[Ackn
     return (*before.acknowledged, *(Acknowledgement(request.id, Epoch(0)) for request in reads))
 
 
-def _note(loaded: Loaded, record: JobRecord, why: str, *, beside: bool) -> CopyNote:
-    """The statement is the one that the old copy has stopped before."""
+def copy_note(loaded: Loaded, record: JobRecord, why: str, *, beside: bool) -> CopyNote:
+    """What `status` and the page say of a new copy. The statement is the one that the old copy has stopped before."""
     schema = loaded.state.schema
     met = schema.notes[-1] if schema.notes and schema.notes[-1].at == loaded.state.written else None
-    readers = _readers(loaded) if beside else "the points of both copies: each is replaced when its range is read"
+    readers = _readers(loaded) if beside else IN_PLACE
     return CopyNote(
         since=record.created_at.isoformat(timespec="seconds"), reason=why, readers=readers,
         offset=str(met.at) if met else "", statement=met.statement if met else "",

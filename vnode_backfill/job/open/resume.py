@@ -36,6 +36,7 @@ from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.snapshot.plan_questions import extended_plan
 from vnode_backfill.words.columns import relabelled, what_changed
 from vnode_backfill.words.errors import ConfigError, PlanRefusedError, SchemaChangedError, SourceError, StateError
+from vnode_backfill.words.hints import for_table
 from vnode_backfill.words.partitioning import NOT_KNOWN
 
 
@@ -150,8 +151,8 @@ def _continue_or_fail(
         if error.retryable:
             raise
         if asked is None:
-            state = loaded.state
-            failure = Failure(state.epoch, error.message, error.detail, error.hint)
+            state, hint = loaded.state, for_table(error.hint, config.table_of_many)
+            failure = Failure(state.epoch, error.message, error.detail, hint)
             store.commit(replace(state, revision=state.revision + 1, failure=failure))
             raise
         return _copy_again(config, store, table, loaded, asked)

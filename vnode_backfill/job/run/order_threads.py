@@ -19,7 +19,8 @@ from progress.state.barriers import LocalBarrierManager
 from vnode_backfill.decide.protocol import Action, Event
 from vnode_backfill.job.run.observations import Seen
 from vnode_backfill.words.epoch import Actor
-from vnode_backfill.words.errors import StuckError
+from vnode_backfill.words.errors import BackfillError, StuckError
+from vnode_backfill.words.hints import TAKES_UP
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class OrderThreads:
             name = type(action).__name__
             stuck = StuckError(
                 f"{name} has not ended after {within:g} s",
-                hint="Look whether the target answers. `resume` takes the table up again, once it has ended.",
+                hint=f"Look whether the target answers. {TAKES_UP}, once it has ended.",
             )
             timer = Timer(
                 within, lambda: None if future.done() else self._barriers.notify_failure(actor, attempt, stuck)
@@ -94,9 +95,14 @@ class OrderThreads:
             work()
             seam("after", action)
         except BaseException as error:  # noqa: BLE001 - every outcome is reported, none is swallowed
-            log.warning("action failed action=%s error=%s", type(action).__name__, error)
+            log.warning("action failed action=%s error=%s", type(action).__name__, _logged(error))
             self._barriers.notify_failure(actor, attempt, error)
             return
         self._seen.moved_at = time.monotonic()
         if actor is not Actor.DRIVER:
             self._metrics.observe_epoch(actor, self._seen.moved_at - began)
+
+
+def _logged(error: BaseException) -> BaseException:
+    """What ends the table is told with its hint when it ends, in words that are right for its job."""
+    return error.hinted("") if isinstance(error, BackfillError) and not error.retryable else error

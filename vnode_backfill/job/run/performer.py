@@ -59,6 +59,7 @@ from vnode_backfill.merge.merge_epoch import MergeRoute, SparkTasks, merge_epoch
 from vnode_backfill.snapshot.plan_questions import extended_plan
 from vnode_backfill.words.epoch import Actor, Barrier, BarrierKind, Epoch
 from vnode_backfill.words.errors import BackfillError, LawBrokenError, SinkUnavailableError, StuckError
+from vnode_backfill.words.hints import CONTINUES
 
 _CANCEL_SECONDS = 10.0
 _END_SECONDS = 600.0
@@ -389,7 +390,7 @@ class Performer:
             raise StuckError(
                 f"{left} orders of a failed attempt have not ended after {seconds:.0f} s",
                 detail="Beside them the next attempt could write twice.",
-                hint="Run it again: it continues where it was.",
+                hint=CONTINUES,
             )
 
 

@@ -36,6 +36,7 @@ from vnode_backfill.decide.protocol import (
 )
 from vnode_backfill.job.run.observations import Pace, Seen
 from vnode_backfill.job.run.services import Committed, Services
+from vnode_backfill.job.run.told_failure import told_decision
 from vnode_backfill.job.run.upkeep import Upkeep
 from vnode_backfill.words.epoch import Actor
 from vnode_backfill.words.errors import BackfillError, LawBrokenError, SinkUnavailableError
@@ -110,10 +111,11 @@ class TableRun:
     def happen(self, event: Event) -> None:
         ended = self.coordinator.saved.epoch
         try:
-            self.coordinator, actions = decide(self.coordinator, event)
+            decided = decide(self.coordinator, event)
         except LawBrokenError as error:
             # A bug of ours: stop with the reason in the state, before anything more is ordered.
-            self.coordinator, actions = decide(self.coordinator, ActorFailed(error, self.coordinator.attempt))
+            decided = decide(self.coordinator, ActorFailed(error, self.coordinator.attempt))
+        self.coordinator, actions = told_decision(decided, self.services.config.table_of_many)
         if self.coordinator.saved.epoch > ended:
             self.services.metrics.observe_epoch(Actor.DRIVER, time.monotonic() - self._pace.epoch_began)
         committed = self.committed

@@ -21,6 +21,7 @@ from vnode_backfill.config.job import DroppedColumns, Executor, SchemaChanges
 from vnode_backfill.job.run.services import Committed, Services
 from vnode_backfill.words.columns import TableDefinition, relabelled
 from vnode_backfill.words.errors import PlanRefusedError, SchemaChangedError
+from vnode_backfill.words.hints import NEW_COPY, accept
 from vnode_backfill.words.key_range import SplitPlan
 from vnode_backfill.words.schema_change import (
     AddColumn,
@@ -86,8 +87,7 @@ class TableVersions:
             raise SchemaChangedError(
                 f"{newest.definition.table} has another definition than the job knows",
                 detail=f"The log up to {explained_by} holds no statement that explains it.",
-                hint="A session may have changed the table with sql_log_bin = 0. Ask for a new copy with "
-                "`vnode-backfill resnapshot --all`, and run the job again.",
+                hint=f"A session may have changed the table with sql_log_bin = 0. {NEW_COPY}",
             )
         return True
 
@@ -133,7 +133,7 @@ class TableVersions:
             raise SchemaChangedError(
                 f"the job stops before the statement at {at}: {found.text[:_TEXT_SHOWN]}",
                 detail=f"schema_changes is stop. Followed, the statement has this effect: {effect_text(effect)}.",
-                hint=f"Accept it with `vnode-backfill resume --config … --accept {at}`, and run the job again.",
+                hint=accept(at),
             )
 
     def _seen(self, committed: Committed, number: int) -> SeenTable:

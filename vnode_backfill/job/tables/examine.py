@@ -48,6 +48,8 @@ class ExaminedTable:
     examined: Examined
     target: str = ""
     key: tuple[str, ...] = ()
+    config: Config | None = None
+    """What counts for this table; None where the file describes none."""
 
     @property
     def is_refused(self) -> bool:
@@ -134,7 +136,7 @@ class _Looking:
 
     def _examined(self, name: TableName, priority: int, config: Config) -> ExaminedTable:
         sink = configured_sink(config)
-        seen = ExaminedTable(name, priority, Examined((), None, None), sink.target)
+        seen = ExaminedTable(name, priority, Examined((), None, None), sink.target, config=config)
         found = in_one_range(config, self.server.look_at_table(config))
         findings = tuple(_of_many(finding) for finding in found)
         if _is_refused(findings):

@@ -55,6 +55,7 @@ from vnode_backfill.job.tables.parts import part_config, stored_name, with_choic
 from vnode_backfill.job.tables.running_table import OpenedTable
 from vnode_backfill.words.errors import BackfillError, FencedError, LawBrokenError, PlanRefusedError
 from vnode_backfill.words.finding import refuse
+from vnode_backfill.words.hints import for_table
 from vnode_backfill.words.schema_change import CreatedTable
 from vnode_backfill.words.table_name import TableName
 
@@ -357,7 +358,7 @@ def _creation(table: UpstreamTable, since: CdcOffset | None) -> CreatedTable | N
 
 def _sort_in(done: OpenedTables, name: TableName, found: OpenedTable | BackfillError) -> None:
     if isinstance(found, BackfillError):
-        done.aside[str(name)] = found
+        done.aside[str(name)] = found.hinted(for_table(found.hint, str(name)))
     else:
         done.tables.append(found)
 

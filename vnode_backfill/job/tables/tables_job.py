@@ -23,7 +23,7 @@ from functools import partial
 from types import FrameType
 from typing import Protocol
 
-from progress.state.backfill_state import RequestKind
+from progress.state.backfill_state import BackfillState, RequestKind
 from progress.store.tables_store import TablesStore
 from vnode_backfill.config.job import Config
 from vnode_backfill.decide.protocol import Started
@@ -34,9 +34,10 @@ from vnode_backfill.job.tables.open import OpenedTables
 from vnode_backfill.job.tables.reopening import AsideTries, Reopening
 from vnode_backfill.job.tables.running_table import OpenedTable, RunningTable
 from vnode_backfill.job.tables.shared_work import SharedWork
-from vnode_backfill.job.tables.take_ups import TakeUps
+from vnode_backfill.job.tables.take_ups import NotOpened, TakeUps
 from vnode_backfill.words.epoch import Actor
 from vnode_backfill.words.errors import BackfillError, FencedError
+from vnode_backfill.words.hints import for_table
 from vnode_backfill.words.schema_change import NewCopy
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class TablesJob:
         """The tables that this driver copies or has set aside, those among `_added` included."""
         self._leaving: set[str] = set()
         self._stop_asked = self._signalled = False
-        self._take_ups = TakeUps()
+        self._take_ups, self._not_opened = TakeUps(), NotOpened(self._stored_state)
 
     def run(self, until: Until) -> None:
         """Run to the end of every table."""
@@ -178,12 +179,15 @@ class TablesJob:
                 continue
             table = found if isinstance(found, BackfillError) else self._begun(found)
             if isinstance(table, BackfillError):
-                log.warning("table set aside table=%s error=%s", old.name, table.message)
-                self.aside[old.name] = table
+                self._set_aside(old.name, table)
                 continue
             self.aside.pop(old.name, None)
             self.tables[self.tables.index(old)] = table
             self._start(table)
+
+    def _set_aside(self, name: str, error: BackfillError) -> None:
+        log.warning("table set aside table=%s error=%s", name, error.message)
+        self.aside[name] = error.hinted(for_table(error.hint, name))
 
     def _begun(self, opened: OpenedTable) -> RunningTable | BackfillError:
         """A table that was opened while the job runs, or why its target cannot be opened."""
@@ -213,15 +217,20 @@ class TablesJob:
             self._happened.set()
 
     def _try_aside(self) -> None:
-        """Open tables again that could not be opened for a reason that may pass, beside the others."""
-        due = [] if self.is_stopping else self._aside_tries.due(self._aside_waiting(), time.monotonic())
-        if not due:
+        """Open tables again that could not be opened, beside the others: the reason may pass, or somebody asks."""
+        if self.is_stopping:
+            return
+        due = self._aside_tries.due(self._aside_waiting(), time.monotonic())
+        asked = [name for name in self._unopened() if self._take_ups.take(name)]
+        if not due and not asked:
             return
         try:
-            self._added.append(self._parts.open_aside(due))
+            self._added.append(self._parts.open_aside(sorted({*due, *asked})))
         except FencedError:
             raise
         except BackfillError as error:
+            for name in asked:
+                self._take_ups.give_back(name)
             # The tables that run are not concerned.
             log.warning("tables that are set aside cannot be opened error=%s", error.message)
         self._happened.set()
@@ -237,7 +246,7 @@ class TablesJob:
                     continue
                 table = self._begun(opened)
                 if isinstance(table, BackfillError):
-                    self.aside[opened.name] = table
+                    self._set_aside(opened.name, table)
                     continue
                 log.info("table added table=%s", opened.name)
                 self.tables.append(table)
@@ -416,11 +425,27 @@ class TablesJob:
         """So that `status` knows it without a driver."""
         self._store.note_aside(self.aside)
 
+    def _unopened(self) -> list[str]:
+        """The tables of the job that this driver could not open. One that was never created can be asked nothing."""
+        known = {table.name for table in tuple(self.tables)}
+        missing = [name for name in tuple(self.aside) if name not in known]
+        return [name for name in missing if name in self._store.names()] if missing else []
+
+    def _stored_state(self, name: str) -> BackfillState | None:
+        """None where the state cannot be read, which may be why the table could not be opened: others go on."""
+        try:
+            loaded = self._store.table(name).load()
+        except BackfillError:
+            return None
+        return None if loaded is None else loaded.state
+
     def _look_for_failed(self) -> None:
-        """Find tables that have failed and are asked to continue; the loop opens them again, once per request."""
+        """Find tables that have failed, or could not be opened, and are asked to continue: each is opened again, once
+        per request."""
         stopped = [table for table in tuple(self.tables) if table.run.has_stopped]
         failed = [table for table in stopped if table.run.failure is not None or table.name in self.aside]
-        found = self._store.unacknowledged({table.name: table.run.coordinator.saved for table in failed})
+        states = {table.name: table.run.coordinator.saved for table in failed}
+        found = self._store.unacknowledged(states | self._not_opened.states(self._unopened()))
         for name, asked in found.items():
             if self._take_ups.ask(name, asked):
                 self._happened.set()

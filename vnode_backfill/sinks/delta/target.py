@@ -32,6 +32,7 @@ from vnode_backfill.delta.log.replay import TableVersion
 from vnode_backfill.delta.parquet import FileLayout
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import OvertakenError, SinkError, SinkUnavailableError
+from vnode_backfill.words.hints import FOLLOWS_COLUMNS
 
 PREPARE, _ONCE = "prepare", Epoch(1)
 _TRIES = 10
@@ -104,7 +105,7 @@ class Target:
                 f"the table at {self.log.storage.path} has the columns of another definition than the rows to be "
                 "written",
                 detail=difference,
-                hint="Run the job again: it carries out the change of columns first.",
+                hint=FOLLOWS_COLUMNS,
             )
 
     def _set_properties(self) -> None:

@@ -30,6 +30,7 @@ from vnode_backfill.config.iotdb import IotdbSinkConfig
 from vnode_backfill.sinks.iotdb.mapping import PointMapping
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import ConfigError, SinkError
+from vnode_backfill.words.hints import CHANGE_OPTIONS, NEW_COPY_IN_PLACE
 from vnode_backfill.words.schema_change import AddColumn, ColumnStep, RenameColumn, TableShape
 
 
@@ -137,6 +138,5 @@ def _refused(detail: str, first: str = "") -> SinkError:
     return SinkError(
         "a change of the table's columns cannot be followed in IoTDB",
         detail=f"{detail[0].upper()}{detail[1:]}.",
-        hint=f"{first}{without} in sink.iotdb, and run the job again. For a new copy set `sink.iotdb.replace: true`, "
-        "ask for it with `vnode-backfill resnapshot --all`, and run the job.",
+        hint=f"{first}{without}{CHANGE_OPTIONS} {NEW_COPY_IN_PLACE}",
     )

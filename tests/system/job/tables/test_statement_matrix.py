@@ -23,11 +23,12 @@ from devkit.errors import DevkitError
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.waiting import wait_for
 from progress.state.report import JobPhase, phase_of
+from tests.system.job.followed_hints import carry_out
 from tests.system.job.tables.changed_tables import ChangedTables, changed_tables
 from tests.system.job.tables.many_tables import Here
 from tests.system.job.tables.statement_cases import ROWS, cases_on, of_table
 from tests.system.job_case import Started, fetch
-from vnode_backfill.commands.resnapshot import resnapshot
+from vnode_backfill.commands.tables.run import ending_lines
 from vnode_backfill.words.errors import StateError
 
 LOGS = [("mysql", "MINIMAL"), ("mysql", "FULL"), ("mariadb", "NO_LOG"), ("mariadb", "MINIMAL"), ("mariadb", "FULL")]
@@ -156,7 +157,7 @@ def test_every_statement_has_its_effect_in_this_phase(matrix: ChangedTables, spa
     assert here.job.aside == {}
     assert wrongly_ended(matrix, here) == {}
     after = matrix.copies()
-    take_up(matrix)
+    take_up(matrix, here)
 
     again = Here(matrix, spark)
     assert again.run() == {}
@@ -187,13 +188,14 @@ def wrongly_ended(matrix: ChangedTables, here: Here) -> dict[str, str]:
     return wrong
 
 
-def take_up(matrix: ChangedTables) -> None:
-    """What the hint of a table that is set aside says, once its reason is gone."""
-    aside = [name for name, case in matrix.cases.items() if case.aside]
-    for name in aside:
+def take_up(matrix: ChangedTables, here: Here) -> None:
+    """Carry out what the hint of each table that is set aside says, as it is printed, once the reason is gone."""
+    printed = ending_lines(here.job.tables, here.job.aside)
+    for name in (name for name, case in matrix.cases.items() if case.aside):
         matrix.run_on(name, matrix.cases[name].fix)
-    names = [matrix.full_name(name) for name in aside]
-    assert resnapshot(matrix.loaded_config(), only=None, where_key=None, everything=True, tables=names) == 0
+        full = matrix.full_name(name)
+        (told,) = (text for text in printed if text.startswith(f"{full}: "))
+        assert carry_out(told.partition("hint: ")[2], matrix.config) == ["resnapshot", "--all", "--table", full]
 
 
 def wrong_effects(matrix: ChangedTables, here: Here, after: dict[str, str]) -> dict[str, str]:

@@ -31,6 +31,7 @@ from vnode_backfill.delta.rows import Rows
 from vnode_backfill.delta.storage import Storage, storage_errors
 from vnode_backfill.delta.vectors import read_vector
 from vnode_backfill.words.errors import LawBrokenError, SinkError
+from vnode_backfill.words.hints import NEW_COPY
 from vnode_backfill.words.schema_change import AddColumn, ColumnStep, RenameColumn, TableShape
 
 
@@ -58,7 +59,7 @@ class Carry:
             raise SinkError(
                 "the target's columns cannot be changed as the statement says",
                 detail=f"The target has no column that becomes {', '.join(wrong)}; it has {', '.join(old.names)}.",
-                hint="Ask for a new copy with `vnode-backfill resnapshot --all`, and run the job again.",
+                hint=NEW_COPY,
             )
         found = {name: origins[name] for name in shape.schema.names}
         before = {name: origin for name, origin in found.items() if isinstance(origin, str)}
