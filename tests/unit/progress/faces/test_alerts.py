@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from progress.faces.alerts import (
-    Advance,
+    Advances,
     Alert,
     AlertId,
     Retention,
@@ -26,7 +26,6 @@ from progress.state.report import JobPhase, Report, Retry
 from tests.job_reports import RUNNING, ImaginaryJob
 from vnode_backfill.words.bitmap import reassign
 from vnode_backfill.words.epoch import Epoch
-from vnode_backfill.words.key import VnodeId
 
 _GB = 10**9
 _JOB = ImaginaryJob(vnodes=16, ranges=64)
@@ -118,8 +117,8 @@ def test_buffer_that_is_merged_in_time_is_no_alert(size: Callable[[float], float
     assert buffer_growth(buffering(size, phase)) is None
 
 
-def watched(*moments: tuple[float, BackfillState]) -> tuple[dict[VnodeId, Advance], Report, float]:
-    advances: dict[VnodeId, Advance] = {}
+def watched(*moments: tuple[float, BackfillState]) -> tuple[Advances, Report, float]:
+    advances = Advances()
     for at, state in moments:
         report = _JOB.report(state)
         advances = advances_of(advances, report, at)

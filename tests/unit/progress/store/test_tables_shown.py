@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from progress.state.backfill_state import Request, RequestKind
 from progress.state.report import Observed
-from progress.store.observed import ObservedFile, TableSeen
+from progress.store.observed import ObservedFile, TableSeen, tables_seen
 from progress.store.tables_store import TablesStore
 from tests.tables_reports import tables_report
 from tests.unit.progress.state.state_examples import beginning
@@ -104,7 +104,7 @@ def test_dropped_job_has_no_tables_and_its_driver_is_fenced(tmp_path: Path) -> N
 def test_driver_notes_what_it_knows_of_each_table(tmp_path: Path) -> None:
     report = tables_report(6)
     file = ObservedFile(str(tmp_path), {}, 1)
-    file.write(Observed(rows_per_second=5.0), report.tables)
+    file.write(Observed(rows_per_second=5.0), tables_seen(report))
     found = file.read_with_tables()
     assert found is not None
     seen, tables = found
