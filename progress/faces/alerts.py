@@ -288,9 +288,12 @@ def _advance(known: Advance | None, seen: VnodeProgress, at: float) -> Advance:
 
 def _watched(report: Report) -> Mapping[str, Report]:
     """The tables whose vnodes are to advance, each one's report by its name."""
-    if not report.parts:
-        return {_ONE_TABLE: report}
-    return {name: part for name, part in report.parts.items() if part.phase in _NOT_LIVE_PHASES}
+    return _driven(report, _NOT_LIVE_PHASES) if report.parts else {_ONE_TABLE: report}
+
+
+def _driven(report: Report, phases: Sequence[JobPhase]) -> dict[str, Report]:
+    """The tables of many that are in one of these phases. One that has ended stays in its phase, without a driver."""
+    return {name: part for name, part in report.parts.items() if part.observed.driver and part.phase in phases}
 
 
 def vnode_stalled(advances: Advances, report: Report, at: float, thresholds: Thresholds = USUAL) -> Alert | None:
@@ -319,14 +322,15 @@ def _stalled_alert(stalled: Sequence[_Stalled], at: float, patience: float) -> A
     workers = sorted({each.seen.worker for each in stalled})
     named = ", ".join(map(str, workers[:8])) + (", …" if len(workers) > 8 else "")
     tables = sorted({each.table for each in stalled} - {_ONE_TABLE})
+    only = f" --table {tables[0]}" if tables else ""
     return Alert(
         AlertId.VNODE_STALLED,
         since + patience,
         f"{'vnode' if len(vnodes) == 1 else 'vnodes'} {vnodes.named()} of "
         f"{'worker' if len(workers) == 1 else 'workers'} {named}{_in_tables(tables)} "
         f"{'has' if len(vnodes) == 1 else 'have'} not advanced for {_duration(at - since)}",
-        f"See `vnode-backfill status --per-vnode{f' --table {tables[0]}' if tables else ''}`. A query that hangs at the "
-        "source can be killed there: the epoch is then tried again.",
+        f"See `vnode-backfill status --per-vnode{only}`. A query that hangs at the source can be killed there: the epoch "
+        "is then tried again.",
     )
 
 
@@ -370,7 +374,7 @@ def _merging(report: Report, before: Sample | None) -> Merging | None:
     """What waits for the tables of many that are read; None of a job of one."""
     if not report.parts:
         return None
-    parts = {name: part for name, part in report.parts.items() if part.phase in _MERGING_PHASES}
+    parts = _driven(report, _MERGING_PHASES)
     sizes = [size for part in parts.values() if (size := part.observed.buffer_bytes) is not None]
     tables = tuple(parts)
     if before is not None and before.merging is not None and before.merging.tables == tables:

@@ -43,7 +43,6 @@ _WORST_FIRST = (
     JobPhase.PLANNING, JobPhase.SNAPSHOT, JobPhase.PAUSED, JobPhase.CATCH_UP, JobPhase.LIVE, JobPhase.STOPPED,
     JobPhase.FAILED,
 )  # fmt: skip
-_ENDED = (JobPhase.STOPPED, JobPhase.FAILED)
 _PHASES = list(Phase)
 _REFUSED = re.compile(r"refused\s+\S+\s+(.+)")
 """A line of `words.finding.render`."""
@@ -156,7 +155,7 @@ def _definition(parts: Mapping[str, Report]) -> DefinitionProgress | None:
 
 def _observed(observed: Observed, parts: Sequence[Report]) -> Observed:
     seen = [part.observed for part in parts]
-    running = [part for part in parts if part.phase not in _ENDED] or parts
+    running = [part for part in parts if part.observed.driver] or parts
     behind = [part.observed for part in running]
     lengthened, lengthened_by = _lengthened(running)
     return replace(
