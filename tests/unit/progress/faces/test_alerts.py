@@ -263,7 +263,7 @@ def test_buffer_that_grows_is_told_though_another_table_is_still_read() -> None:
 def test_buffer_of_a_table_that_has_been_read_is_not_growth() -> None:
     def sample(at: float) -> Sample:
         phases = {
-            name: JobPhase.CATCH_UP if at >= since else JobPhase.SNAPSHOT for name, since in (("b", 300), ("c", 600))
+            name: JobPhase.CATCH_UP if at >= since else JobPhase.SNAPSHOT for name, since in (("b", 400), ("c", 650))
         }
         return buffered({"a": (JobPhase.LIVE, 10**6), **{name: (phase, 10**9) for name, phase in phases.items()}}, at)
 
