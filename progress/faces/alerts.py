@@ -15,15 +15,21 @@ There are four alerts:
   stalled when its worker reads nothing at all. A vnode that merges is stalled when the others advance without it.
 - `epochs-lengthened`: epochs take longer than configured, because the target's log grows too fast or its files are not
   folded as fast as they wear. The target is then older than it need be.
+
+In a job of many tables each alert is about the table that is worst. Vnodes and phases of a sum say nothing about one of
+its tables, so `vnode-stalled` looks at each table that is not live. A worker reads ranges of all tables in turn, so it
+is stalled when it reads nothing of any of them. `buffer-growth` looks at the tables that are read, as long as they are
+the same ones: one that is still read must not silence it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
+from itertools import takewhile
 
 from progress.state.backfill_state import Phase
 from progress.state.report import JobPhase, Report, VnodeProgress
@@ -34,6 +40,11 @@ from vnode_backfill.words.units import MB
 _READING = (Phase.PENDING, Phase.SNAPSHOT)
 RUNNING_PHASES = (JobPhase.SNAPSHOT, JobPhase.CATCH_UP, JobPhase.LIVE, JobPhase.PAUSED)
 """In any other phase no work is in progress that an alert could save."""
+_MERGING_PHASES = (JobPhase.CATCH_UP, JobPhase.LIVE)
+_NOT_LIVE_PHASES = (JobPhase.SNAPSHOT, JobPhase.CATCH_UP, JobPhase.PAUSED)
+"""A table of many that is live has all its vnodes at one offset: none of them can be left behind."""
+_ONE_TABLE = ""
+"""The name of the table in a job of one."""
 
 
 class AlertId(StrEnum):
@@ -77,14 +88,37 @@ class Sample:
     lag_bytes: int | None = None
     buffer_bytes: int | None = None
     retention: Retention = RETENTION_UNKNOWN
+    merging: Merging | None = None
+    """Of a job of many tables: what waits for those that are read."""
 
     @classmethod
-    def of(cls, report: Report, at: float, retention: Retention = RETENTION_UNKNOWN) -> Sample:
+    def of(
+        cls, report: Report, at: float, retention: Retention = RETENTION_UNKNOWN, before: Sample | None = None
+    ) -> Sample:
+        """The figures of a report. A sample `before` it lends the names of tables, which are the same most times."""
         seen = report.observed
         return cls(
             at, report.phase, report.percent, report.rows, seen.rows_per_second, seen.lag_seconds, seen.lag_bytes,
-            seen.buffer_bytes, retention,
+            seen.buffer_bytes, retention, _merging(report, before),
         )  # fmt: skip
+
+    @property
+    def merging_bytes(self) -> int | None:
+        """How much waits in the buffer of what is read, and so could be merged; None if nothing is, or nobody looked.
+
+        While a table is read, the changes of its unread vnodes have to wait, and a growing buffer is as planned.
+        """
+        if self.merging is not None:
+            return self.merging.buffer_bytes
+        return self.buffer_bytes if self.phase in _MERGING_PHASES else None
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """The tables of many that are read, and the size of the changes that wait for them."""
+
+    tables: tuple[str, ...]
+    buffer_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +128,37 @@ class Advance:
     seen: VnodeProgress
     read_at: float
     moved_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableAdvances:
+    """The vnodes of one table: as they were shown last, and when each has advanced.
+
+    `read_at` is when each worker last read something of the table, `moved_at` when that vnode moved that has not moved
+    for longest.
+    """
+
+    shown: tuple[VnodeProgress, ...] = ()
+    vnodes: Mapping[VnodeId, Advance] = field(default_factory=dict)
+    read_at: Mapping[int, float] = field(default_factory=dict)
+    moved_at: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Advances:
+    """How the vnodes of a job advance, by table, and when each worker last read something of any table."""
+
+    tables: Mapping[str, TableAdvances] = field(default_factory=dict)
+    read_at: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stalled:
+    """A vnode that does not advance, and since when."""
+
+    table: str
+    seen: VnodeProgress
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +181,7 @@ USUAL = Thresholds()
 
 def alerts_of(
     samples: Sequence[Sample],
-    advances: Mapping[VnodeId, Advance],
+    advances: Advances,
     report: Report,
     thresholds: Thresholds = USUAL,
 ) -> tuple[Alert, ...]:
@@ -161,8 +226,7 @@ def binlog_retention(samples: Sequence[Sample], thresholds: Thresholds = USUAL) 
 
 def buffer_growth(samples: Sequence[Sample], thresholds: Thresholds = USUAL) -> Alert | None:
     """The buffer's lowest size rises from each third of the window to the next, though all ranges are read."""
-    merging = [s for s in samples if s.phase in (JobPhase.CATCH_UP, JobPhase.LIVE)]
-    known = [(sample.at, float(sample.buffer_bytes)) for sample in merging if sample.buffer_bytes is not None]
+    known = [(s.at, float(size)) for s in _of_same_tables(samples) if (size := s.merging_bytes) is not None]
     trend = _within(known, thresholds.window)
     if trend is None or len(trend) < 6:
         return None
@@ -185,45 +249,96 @@ def buffer_growth(samples: Sequence[Sample], thresholds: Thresholds = USUAL) -> 
     )
 
 
-def advances_of(before: Mapping[VnodeId, Advance], report: Report, at: float) -> dict[VnodeId, Advance]:
+def advances_of(before: Advances, report: Report, at: float) -> Advances:
     """Which vnodes moved since `before`, and when those that did not last have."""
-
-    def advance(seen: VnodeProgress) -> Advance:
-        known = before.get(seen.vnode)
-        if known is None:
-            return Advance(seen, at, at)
-        if known.seen.worker != seen.worker:
-            # A rescale: the time of the new worker begins now.
-            known = replace(known, read_at=at)
-        if (known.seen.phase, known.seen.epoch, known.seen.applied) == (seen.phase, seen.epoch, seen.applied):
-            return replace(known, seen=seen)
-        return Advance(seen, at if known.seen.phase in _READING else known.read_at, at)
-
-    return {seen.vnode: advance(seen) for seen in report.vnodes}
+    tables = {
+        name: _table_advances(before.tables.get(name, TableAdvances()), part.vnodes, at)
+        for name, part in _watched(report).items()
+    }
+    read_at = dict(before.read_at)
+    for table in tables.values():
+        for worker, read in table.read_at.items():
+            read_at[worker] = max(read_at.get(worker, read), read)
+    return Advances(tables, read_at)
 
 
-def vnode_stalled(
-    advances: Mapping[VnodeId, Advance], report: Report, at: float, thresholds: Thresholds = USUAL
-) -> Alert | None:
+def _table_advances(before: TableAdvances, shown: tuple[VnodeProgress, ...], at: float) -> TableAdvances:
+    if before.shown is shown:
+        # Most tables of many are shown as they were.
+        return before
+    vnodes = {seen.vnode: _advance(before.vnodes.get(seen.vnode), seen, at) for seen in shown}
+    read_at: dict[int, float] = {}
+    for advance in vnodes.values():
+        worker = advance.seen.worker
+        read_at[worker] = max(read_at.get(worker, advance.read_at), advance.read_at)
+    moved_at = min((advance.moved_at for advance in vnodes.values()), default=math.inf)
+    return TableAdvances(shown, vnodes, read_at, moved_at)
+
+
+def _advance(known: Advance | None, seen: VnodeProgress, at: float) -> Advance:
+    if known is None:
+        return Advance(seen, at, at)
+    if known.seen.worker != seen.worker:
+        # A rescale: the time of the new worker begins now.
+        known = replace(known, read_at=at)
+    if (known.seen.phase, known.seen.epoch, known.seen.applied) == (seen.phase, seen.epoch, seen.applied):
+        return replace(known, seen=seen)
+    return Advance(seen, at if known.seen.phase in _READING else known.read_at, at)
+
+
+def _watched(report: Report) -> Mapping[str, Report]:
+    """The tables whose vnodes are to advance, each one's report by its name."""
+    return _driven(report, _NOT_LIVE_PHASES) if report.parts else {_ONE_TABLE: report}
+
+
+def _driven(report: Report, phases: Sequence[JobPhase]) -> dict[str, Report]:
+    """The tables of many that are in one of these phases. One that has ended stays in its phase, without a driver."""
+    return {name: part for name, part in report.parts.items() if part.observed.driver and part.phase in phases}
+
+
+def vnode_stalled(advances: Advances, report: Report, at: float, thresholds: Thresholds = USUAL) -> Alert | None:
     """Vnodes that should have advanced and have not for as long as patience lasts."""
-    waiting = report.paused or report.rate_limit == 0 or bool(report.observed.throttled_by)
-    stalled = [] if waiting else _stalled_reading(advances.values(), at - thresholds.patience)
-    stalled += _stalled_merging(advances.values(), report.phase, at, thresholds.patience)
-    if not stalled:
-        return None
-    vnodes = VnodeBitmap.of((seen.vnode for seen, _ in stalled), max(advances) + 1)
-    since = min(since for _, since in stalled)
-    workers = sorted({seen.worker for seen, _ in stalled})
+    limit = at - thresholds.patience
+    idle = {worker: read for worker, read in advances.read_at.items() if read <= limit}
+    stalled: list[_Stalled] = []
+    for name, part in _watched(report).items():
+        table = advances.tables.get(name, TableAdvances())
+        if idle and not _is_held(part, report):
+            stalled += [_Stalled(name, *found) for found in _stalled_reading(table.vnodes.values(), idle)]
+        if table.moved_at <= limit:
+            found_merging = _stalled_merging(table.vnodes.values(), part.phase, at, thresholds.patience)
+            stalled += [_Stalled(name, *found) for found in found_merging]
+    return _stalled_alert(stalled, at, thresholds.patience) if stalled else None
+
+
+def _is_held(part: Report, job: Report) -> bool:
+    """Whether somebody holds the reading of a table."""
+    return part.paused or part.rate_limit == 0 or bool(job.observed.throttled_by)
+
+
+def _stalled_alert(stalled: Sequence[_Stalled], at: float, patience: float) -> Alert:
+    numbers = {each.seen.vnode for each in stalled}
+    vnodes, since = VnodeBitmap.of(numbers, max(numbers) + 1), min(each.since for each in stalled)
+    workers = sorted({each.seen.worker for each in stalled})
     named = ", ".join(map(str, workers[:8])) + (", …" if len(workers) > 8 else "")
+    tables = sorted({each.table for each in stalled} - {_ONE_TABLE})
+    only = f" --table {tables[0]}" if tables else ""
     return Alert(
         AlertId.VNODE_STALLED,
-        since + thresholds.patience,
+        since + patience,
         f"{'vnode' if len(vnodes) == 1 else 'vnodes'} {vnodes.named()} of "
-        f"{'worker' if len(workers) == 1 else 'workers'} {named} "
+        f"{'worker' if len(workers) == 1 else 'workers'} {named}{_in_tables(tables)} "
         f"{'has' if len(vnodes) == 1 else 'have'} not advanced for {_duration(at - since)}",
-        "See `vnode-backfill status --per-vnode`. A query that hangs at the source can be killed there: the epoch is "
-        "then tried again.",
+        f"See `vnode-backfill status --per-vnode{only}`. A query that hangs at the source can be killed there: the epoch "
+        "is then tried again.",
     )
+
+
+def _in_tables(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = len(names) - 1
+    return f" in {names[0]}" + (f" and {more} more {'table' if more == 1 else 'tables'}" if more else "")
 
 
 def epochs_lengthened(report: Report, at: float) -> Alert | None:
@@ -240,18 +355,10 @@ def epochs_lengthened(report: Report, at: float) -> Alert | None:
     )
 
 
-def _stalled_reading(advances: Iterable[Advance], limit: float) -> list[tuple[VnodeProgress, float]]:
-    """The unread vnodes of workers that have read nothing since `limit`, and when those last did."""
-    lanes: dict[int, list[Advance]] = defaultdict(list)
-    for advance in advances:
-        lanes[advance.seen.worker].append(advance)
-    return [
-        (advance.seen, read_at)
-        for lane in lanes.values()
-        if (read_at := max(each.read_at for each in lane)) <= limit
-        for advance in lane
-        if advance.seen.phase in _READING
-    ]
+def _stalled_reading(advances: Iterable[Advance], idle: Mapping[int, float]) -> list[tuple[VnodeProgress, float]]:
+    """The unread vnodes of workers that read nothing, and when those last did."""
+    seen = (advance.seen for advance in advances if advance.seen.phase in _READING)
+    return [(each, idle[each.worker]) for each in seen if each.worker in idle]
 
 
 def _stalled_merging(
@@ -261,6 +368,29 @@ def _stalled_merging(
     merging = [advance for advance in advances if advance.seen.phase not in _READING]
     newest = at if phase is JobPhase.CATCH_UP else max((each.moved_at for each in merging), default=at)
     return [(advance.seen, advance.moved_at) for advance in merging if newest - advance.moved_at >= patience]
+
+
+def _merging(report: Report, before: Sample | None) -> Merging | None:
+    """What waits for the tables of many that are read; None of a job of one."""
+    if not report.parts:
+        return None
+    parts = _driven(report, _MERGING_PHASES)
+    sizes = [size for part in parts.values() if (size := part.observed.buffer_bytes) is not None]
+    tables = tuple(parts)
+    if before is not None and before.merging is not None and before.merging.tables == tables:
+        tables = before.merging.tables
+    return Merging(tables, sum(sizes) if sizes else None)
+
+
+def _of_same_tables(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """The newest samples that are about the same tables: a table that joins them brings changes that had to wait."""
+    tables = _tables_of(samples[-1]) if samples else ()
+    count = sum(1 for _ in takewhile(lambda sample: _tables_of(sample) == tables, reversed(samples)))
+    return list(samples)[len(samples) - count :]
+
+
+def _tables_of(sample: Sample) -> tuple[str, ...]:
+    return () if sample.merging is None else sample.merging.tables
 
 
 def _used_share(sample: Sample) -> float | None:

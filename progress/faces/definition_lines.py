@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from progress.state.definition_report import DefinitionProgress
+from progress.state.definition_report import DefinitionProgress, StatementProgress
 from progress.state.schema_state import CopyNote
 
 _STATEMENTS_SHOWN = 5
@@ -14,7 +14,7 @@ def definition_facts(found: DefinitionProgress | None) -> list[tuple[str, str]]:
         return []
     behind = "" if found.in_target == found.version else f", the target has version {found.in_target}"
     last = found.statements[-_STATEMENTS_SHOWN:]
-    shown = [("statement", f"{each.offset} ({each.effect}): {each.statement}") for each in last]
+    shown = [("statement", f"{_where(each)} ({each.effect}): {each.statement}") for each in last]
     return [("definition", f"version {found.version}{behind}"), *shown]
 
 
@@ -24,11 +24,15 @@ def definition_work(found: DefinitionProgress | None) -> list[tuple[str, str, st
         return []
     said = [] if found.new_copy is None else _copy_lines(found.new_copy)
     if found.pending is not None:
-        text = f"the target is being changed for {found.pending.statement} at {found.pending.offset}"
+        text = f"the target is being changed for {found.pending.statement} at {_where(found.pending)}"
         said.append(("changing", text, "cyan"))
     if found.ended:
         said.append(("ended", f"the table was {found.ended}; target and state stay", "yellow"))
     return said
+
+
+def _where(each: StatementProgress) -> str:
+    return f"{each.offset} of {each.table}" if each.table else each.offset
 
 
 def _copy_lines(copy: CopyNote) -> list[tuple[str, str, str]]:

@@ -21,7 +21,7 @@ from progress.faces.alerts import (
     RETENTION_UNKNOWN,
     RUNNING_PHASES,
     USUAL,
-    Advance,
+    Advances,
     Alert,
     Retention,
     Sample,
@@ -32,7 +32,6 @@ from progress.faces.alerts import (
 )
 from progress.state.report import Report
 from vnode_backfill.words.epoch import Epoch
-from vnode_backfill.words.key import VnodeId
 
 _RECENT_SECONDS = 900.0
 _WHOLE_SAMPLES = 720
@@ -72,7 +71,7 @@ class History:
         self._recent: deque[Sample] = deque()
         self._whole: list[Sample] = []
         self._spacing = _SAMPLE_SECONDS
-        self._advances: dict[VnodeId, Advance] = {}
+        self._advances = Advances()
         self._looked_at = float("-inf")
         self._last_epoch: SeenEpoch | None = None
         self._epochs: deque[SeenEpoch] = deque(maxlen=_EPOCHS)
@@ -87,7 +86,7 @@ class History:
             self._alerts = ()
         if self._recent and at < self._recent[-1].at + _SAMPLE_SECONDS:
             return
-        sample = Sample.of(report, at, retention)
+        sample = Sample.of(report, at, retention, self._recent[-1] if self._recent else None)
         self._recent.append(sample)
         while self._recent[0].at < at - _RECENT_SECONDS:
             self._recent.popleft()

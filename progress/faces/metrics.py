@@ -5,9 +5,10 @@ at most 16 throttle reasons, and tables (`table_metrics`). `docs/metrics.md` is 
 dashboard with this module.
 
 Counters never fall. Totals of the job (rows, ranges, epochs) are the highest value seen in the reports. So a repeated
-epoch, or a driver that is started again in the same process, counts nothing twice and takes nothing back. A process has
-one `CdcBackfillMetrics` per job for its whole life. A gauge is NaN while its value is not known: a 0 would look like
-good news.
+epoch, or a driver that is started again in the same process, counts nothing twice and takes nothing back. Bytes of
+targets count from the beginning of a run, so they are added as they grow, for each table on its own. A process has one
+`CdcBackfillMetrics` per job for its whole life. A gauge is NaN while its value is not known: a 0 would look like good
+news.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _PREFIX = "vnode_backfill_"
 _EPOCH_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 _THROTTLE_REASONS = 16
 _OTHER_REASON = "other"
+_NOTHING_WRITTEN = TargetHealth(0, 0, 0, 0)
 
 
 class CdcBackfillMetrics:
@@ -41,6 +43,8 @@ class CdcBackfillMetrics:
         self._tables = TableMetrics(self.registry, _PREFIX) if by_table else None
         self.retention = RETENTION_UNKNOWN
         self._reasons: set[str] = set()
+        self._counted: dict[str, TargetHealth] = {}
+        """The targets whose bytes are counted, as they were shown last."""
         self._make_counters()
         self._make_gauges()
         ProcessCollector(registry=self.registry)
@@ -69,6 +73,7 @@ class CdcBackfillMetrics:
         self._lake_age.set(_known(seen.lake_age_seconds))
         self._lengthened.set(seen.lengthened)
         self._observe_target(seen.target)
+        self._count_bytes(report)
         self._observe_definition(report.definition)
         if self._tables is not None:
             self._tables.observe(report.tables)
@@ -89,8 +94,19 @@ class CdcBackfillMetrics:
         self._vector_share.set(_known(target.vector_share))
         self._fold_debt.set(_known(target.fold_debt_bytes))
         self._amplification.set(_known(target.write_amplification))
-        _raise_to(self._written_bytes, target.written_bytes)
-        _raise_to(self._changed_bytes, target.changed_bytes)
+
+    def _count_bytes(self, report: Report) -> None:
+        """Count what was written to each target since it was shown last.
+
+        A table that is opened again begins at 0, and one that leaves the job takes its figures along: the sum over the
+        tables falls then, and what the others write must count all the same.
+        """
+        for name, part in (report.parts or {"": report}).items():
+            now, before = part.observed.target, self._counted.get(name, _NOTHING_WRITTEN)
+            if now is not None and now is not before:
+                self._written_bytes.inc(_growth(before.written_bytes, now.written_bytes))
+                self._changed_bytes.inc(_growth(before.changed_bytes, now.changed_bytes))
+                self._counted[name] = now
 
     def observe_epoch(self, actor: Actor, seconds: float) -> None:
         """An actor did its part of an epoch; DRIVER is the whole epoch, from intent to commit."""
@@ -230,6 +246,11 @@ def _raise_to(counter: Counter, total: int) -> None:
     )
     if total > now:
         counter.inc(total - now)
+
+
+def _growth(before: int, now: int) -> int:
+    """How much a figure has grown; all of it is new where it has begun again."""
+    return now - before if now >= before else now
 
 
 def _known(value: float | None) -> float:

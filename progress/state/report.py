@@ -31,7 +31,8 @@ checkpoint.
                        statement} is what the target is being changed for, or null; ended is how the table ended, empty
                        while it is there; new_copy {since, reason, readers, offset, statement} is set while a copy is
                        made that will replace another, else null; statements [{offset, statement, effect}] are the last
-                       ones about the table, newest last. Long statements are cut; null before the first commit
+                       ones about the table, newest last. Long statements are cut; null before the first commit. Of many
+                       tables it is a sum, and pending and statements also have `table`
     driver             who drives the job now, empty if nobody
     phases             {pending, snapshot, catch-up, live}: vnodes in each phase
     workers            [{worker, bitmap, vnodes, rows}]

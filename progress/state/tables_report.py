@@ -1,8 +1,10 @@
 """Sums up the reports on the tables of a job as one report, which every face can show, with a line for each table.
 
-Rows, ranges and requests are added up. Age, lag and offsets are those of the table that is worst. A vnode of the job is
-as far as the table that is least far with it, so a grid of vnodes fills for the whole job as it does for one table. The
-percentage is that of all rows together, and a job is live when every table that runs is.
+Rows, ranges, requests and the figures of targets are added up. Age, lag and offsets are those of the table that is
+worst, among those that run: nothing is captured any more for one that has ended or failed, so it would hide the others.
+Epochs take as long as those of the table whose target bears least. A vnode of the job is as far as the table that is
+least far with it, so a grid of vnodes fills for the whole job as it does for one table. The percentage is that of all
+rows together, and a job is live when every table that runs is.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from progress.state.backfill_state import Phase
+from progress.state.definition_report import DefinitionProgress, definitions_together
 from progress.state.report import (
     SET_ASIDE,
     JobPhase,
@@ -29,6 +32,7 @@ from progress.state.report import (
     WorkerProgress,
     eta_of,
 )
+from progress.state.target_health import healths_together
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import BackfillError
 
@@ -84,6 +88,7 @@ def summed_up(
         vnodes=vnodes,
         requests=_requests(parts),
         failure=next((part.failure for part in parts if part.failure is not None and phase is JobPhase.FAILED), None),
+        definition=_definition(going),
         tables=(*_lines(going), *_aside_lines(aside, reports)),
         parts=reports,
     )
@@ -144,14 +149,24 @@ def _percent(parts: Sequence[Report]) -> float:
     return int(sum(part.percent * weight for part, weight in zip(parts, weights, strict=True)) / whole * 100) / 100
 
 
+def _definition(parts: Mapping[str, Report]) -> DefinitionProgress | None:
+    return definitions_together({name: part.definition for name, part in parts.items() if part.definition is not None})
+
+
 def _observed(observed: Observed, parts: Sequence[Report]) -> Observed:
     seen = [part.observed for part in parts]
+    running = [part for part in parts if part.observed.driver] or parts
+    behind = [part.observed for part in running]
+    lengthened, lengthened_by = _lengthened(running)
     return replace(
         observed,
-        lag_seconds=_known(max, (each.lag_seconds for each in seen)),
-        lag_bytes=_known(max, (each.lag_bytes for each in seen)),
+        lag_seconds=_known(max, (each.lag_seconds for each in behind)),
+        lag_bytes=_known(max, (each.lag_bytes for each in behind)),
         buffer_bytes=_known(sum, (each.buffer_bytes for each in seen)),
-        lake_age_seconds=_known(max, (each.lake_age_seconds for each in seen)),
+        lake_age_seconds=_known(max, (each.lake_age_seconds for each in behind)),
+        target=healths_together([each.target for each in seen if each.target is not None]),
+        lengthened=lengthened,
+        lengthened_by=lengthened_by,
         in_hand=replace(
             observed.in_hand,
             rows=sum(each.in_hand.rows for each in seen),
@@ -160,6 +175,14 @@ def _observed(observed: Observed, parts: Sequence[Report]) -> Observed:
             merged=sum(each.in_hand.merged for each in seen),
         ),
     )
+
+
+def _lengthened(parts: Sequence[Report]) -> tuple[int, str]:
+    """How many times as long as configured epochs take, and why. Tables share samples, so the slowest one counts."""
+    slowest = max(parts, key=lambda part: part.observed.lengthened, default=None)
+    if slowest is None or slowest.observed.lengthened == 1:
+        return 1, ""
+    return slowest.observed.lengthened, f"{slowest.observed.lengthened_by} ({slowest.subject.job})"
 
 
 def _known(fold: Callable[[list[Value]], Value], values: Iterable[Value | None]) -> Value | None:

@@ -7,6 +7,7 @@ one that is no Delta table has none of these figures at all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -53,3 +54,28 @@ class TargetHealth:
     def write_amplification(self) -> float | None:
         """Bytes written per byte changed; None before the first change."""
         return self.written_bytes / self.changed_bytes if self.changed_bytes else None
+
+
+def healths_together(healths: Sequence[TargetHealth]) -> TargetHealth | None:
+    """The targets of many tables as one; None where nobody has looked at any.
+
+    Counts and bytes add up, so each share is that of all rows, or bytes, together: a large table weighs more. A target
+    without vectors has no row that is gone. Where no target has vectors, neither has the whole.
+    """
+    if not healths:
+        return None
+    vectors = [each.vectors for each in healths if each.vectors is not None]
+    return TargetHealth(
+        files=sum(each.files for each in healths),
+        bytes=sum(each.bytes for each in healths),
+        rows=sum(each.rows for each in healths),
+        log_bytes=sum(each.log_bytes for each in healths),
+        logged_bytes=sum(each.logged_bytes for each in healths),
+        written_bytes=sum(each.written_bytes for each in healths),
+        changed_bytes=sum(each.changed_bytes for each in healths),
+        vectors=_vectors_together(vectors) if vectors else None,
+    )
+
+
+def _vectors_together(vectors: Sequence[VectorHealth]) -> VectorHealth:
+    return VectorHealth(sum(each.gone_rows for each in vectors), sum(each.worn_bytes for each in vectors))

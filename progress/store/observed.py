@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from progress.state.report import SET_ASIDE, InHand, JobPhase, Observed, Report, Retry, TableProgress
+from progress.state.report import NOTHING_OBSERVED, SET_ASIDE, InHand, JobPhase, Observed, Report, Retry, TableProgress
 from progress.state.target_health import TargetHealth
 from progress.store.state_table import state_errors
 from vnode_backfill.delta.storage import Storage
@@ -35,9 +35,9 @@ class ObservedFile:
     options: Mapping[str, str]
     generation: int
 
-    def write(self, observed: Observed, tables: Sequence[TableProgress] = ()) -> None:
+    def write(self, observed: Observed, tables: Mapping[str, TableSeen] | None = None) -> None:
         with state_errors(f"{self.folder} cannot be written"):
-            self._files().write_whole(self._name, _to_json(observed, tables).encode())
+            self._files().write_whole(self._name, _to_json(observed, tables or {}).encode())
 
     def read(self) -> Observed | None:
         """What the driver noted last; None where it has noted nothing that can be read."""
@@ -67,12 +67,39 @@ class ObservedFile:
 
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    """What only the driver of many tables knows of one: whether it is still driven, how far behind, what is retried."""
+    """What only the driver of many tables knows of one: whether it is still driven, how far behind, what is retried,
+    and in what shape its target is."""
 
     driven: bool = True
     lag_seconds: float | None = None
     lake_age_seconds: float | None = None
     retry: str = ""
+    lag_bytes: int | None = None
+    buffer_bytes: int | None = None
+    target: TargetHealth | None = None
+    lengthened: int = 1
+    lengthened_by: str = ""
+
+
+def tables_seen(report: Report) -> dict[str, TableSeen]:
+    """What a report on many tables says of each that its state does not; empty for a job of one table."""
+    return {table.name: _table_seen(table, report.parts.get(table.name)) for table in report.tables}
+
+
+def _table_seen(table: TableProgress, part: Report | None) -> TableSeen:
+    driven = table.phase not in _NOT_DRIVEN
+    seen = NOTHING_OBSERVED if part is None else part.observed
+    return TableSeen(
+        driven=driven,
+        lag_seconds=table.lag_seconds,
+        lake_age_seconds=table.lake_age_seconds,
+        retry=table.error if driven else "",
+        lag_bytes=seen.lag_bytes,
+        buffer_bytes=seen.buffer_bytes,
+        target=seen.target,
+        lengthened=seen.lengthened,
+        lengthened_by=seen.lengthened_by,
+    )
 
 
 class ObservedReporter:
@@ -83,15 +110,16 @@ class ObservedReporter:
 
     def __init__(self, file: ObservedFile, every: float = _EVERY) -> None:
         self._file, self._every = file, every
-        self._newest, self._tables = Observed(), tuple[TableProgress, ...]()
-        self._noted: tuple[object, ...] = (self._newest, self._tables)
+        self._report: Report | None = None
+        self._noted: tuple[Observed, dict[str, TableSeen]] = (NOTHING_OBSERVED, {})
         self._wake, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._write, name="observed", daemon=True)
         self._thread.start()
 
     def show(self, report: Report) -> None:
-        before, self._newest, self._tables = self._newest, report.observed, report.tables
-        if (before.throttled_by, before.retry) != (self._newest.throttled_by, self._newest.retry):
+        before = NOTHING_OBSERVED if self._report is None else self._report.observed
+        self._report = report
+        if (before.throttled_by, before.retry) != (report.observed.throttled_by, report.observed.retry):
             self._wake.set()
 
     def close(self) -> None:
@@ -106,10 +134,11 @@ class ObservedReporter:
         while not self._closed.is_set():
             self._wake.wait(self._every)
             self._wake.clear()
-            newest, tables = self._newest, self._tables
-            if (newest, tables) != self._noted:
-                self._noted = newest, tables
-                _attempt(lambda: self._file.write(newest, tables))  # noqa: B023 - called before the next turn
+            report = self._report
+            found = self._noted if report is None else (report.observed, tables_seen(report))
+            if found != self._noted:
+                self._noted = found
+                _attempt(lambda: self._file.write(*self._noted))
 
 
 class _Act(Protocol):
@@ -140,10 +169,17 @@ class _StoredInHand(_Noted):
 
 
 class _StoredTable(_Noted):
+    """What an earlier release did not note is not known."""
+
     driven: bool = True
     lag_seconds: float | None = None
     lake_age_seconds: float | None = None
     retry: str = ""
+    lag_bytes: int | None = None
+    buffer_bytes: int | None = None
+    target: TargetHealth | None = None
+    lengthened: int = 1
+    lengthened_by: str = ""
 
 
 class _StoredObserved(BaseModel):
@@ -166,7 +202,7 @@ class _StoredObserved(BaseModel):
     tables: dict[str, _StoredTable] = {}
 
 
-def _to_json(observed: Observed, tables: Sequence[TableProgress]) -> str:
+def _to_json(observed: Observed, tables: Mapping[str, TableSeen]) -> str:
     retry = observed.retry
     return _StoredObserved(
         rows_per_second=observed.rows_per_second,
@@ -181,24 +217,41 @@ def _to_json(observed: Observed, tables: Sequence[TableProgress]) -> str:
         retry=None if retry is None else _StoredRetry(attempt=retry.attempt, message=retry.message),
         in_hand=_StoredInHand(**asdict(observed.in_hand)),
         task_slots=observed.task_slots,
-        tables={table.name: _stored_table(table) for table in tables},
-    ).model_dump_json()
+        tables={name: _stored_table(table) for name, table in tables.items()},
+    ).model_dump_json(exclude_defaults=True)
 
 
-def _stored_table(table: TableProgress) -> _StoredTable:
-    driven = table.phase not in _NOT_DRIVEN
+def _stored_table(seen: TableSeen) -> _StoredTable:
     return _StoredTable(
-        driven=driven,
-        lag_seconds=table.lag_seconds,
-        lake_age_seconds=table.lake_age_seconds,
-        retry=table.error if driven else "",
+        driven=seen.driven,
+        lag_seconds=seen.lag_seconds,
+        lake_age_seconds=seen.lake_age_seconds,
+        retry=seen.retry,
+        lag_bytes=seen.lag_bytes,
+        buffer_bytes=seen.buffer_bytes,
+        target=seen.target,
+        lengthened=seen.lengthened,
+        lengthened_by=seen.lengthened_by,
+    )
+
+
+def _table_of(stored: _StoredTable) -> TableSeen:
+    return TableSeen(
+        driven=stored.driven,
+        lag_seconds=stored.lag_seconds,
+        lake_age_seconds=stored.lake_age_seconds,
+        retry=stored.retry,
+        lag_bytes=stored.lag_bytes,
+        buffer_bytes=stored.buffer_bytes,
+        target=stored.target,
+        lengthened=stored.lengthened,
+        lengthened_by=stored.lengthened_by,
     )
 
 
 def _from_json(text: bytes) -> tuple[Observed, Mapping[str, TableSeen]]:
     stored = _StoredObserved.model_validate_json(text)
-    tables = {name: TableSeen(**table.model_dump()) for name, table in stored.tables.items()}
-    return _observed(stored), tables
+    return _observed(stored), {name: _table_of(table) for name, table in stored.tables.items()}
 
 
 def _observed(stored: _StoredObserved) -> Observed:

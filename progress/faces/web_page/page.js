@@ -274,7 +274,8 @@ function notices(told) {
     found.push({ title, text });
   }
   if (pending) {
-    found.push({ title: `The target is being changed for the statement at ${pending.offset}`, text: pending.statement });
+    const target = pending.table ? `The target of ${pending.table}` : "The target";
+    found.push({ title: `${target} is being changed for the statement at ${pending.offset}`, text: pending.statement });
   }
   if (ended) found.push({ title: `The table was ${ended}`, text: "Target and state stay as they are." });
   if (report.throttled_by) {

@@ -48,7 +48,7 @@ export function showRequests(table, requests) {
 export function showStatements(table, statements) {
   fill(table, statements.slice(-8).reverse().map((each) =>
     element("tr", {},
-      element("th", { scope: "row" }, each.offset),
+      element("th", { scope: "row" }, each.table ? `${each.offset} ${each.table}` : each.offset),
       element("td", {}, element("code", {}, each.statement)),
       element("td", {}, each.effect),
     )), "none since the job was created");

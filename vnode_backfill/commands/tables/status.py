@@ -87,9 +87,10 @@ def _target(config: Config, name: str) -> str:
 def _of_table(subject: Subject, found: Shown, job: Observed, seen: TableSeen) -> Report:
     """One table, as its state and the driver's notes show it. One that has ended is not driven, though others are."""
     observed = Observed(
-        lag_seconds=seen.lag_seconds, lake_age_seconds=seen.lake_age_seconds, throttled_by=job.throttled_by,
-        driver=job.driver if seen.driven else "", retry=Retry(1, seen.retry) if seen.retry else None,
-        asked=found.asked, task_slots=job.task_slots,
+        lag_seconds=seen.lag_seconds, lag_bytes=seen.lag_bytes, buffer_bytes=seen.buffer_bytes,
+        lake_age_seconds=seen.lake_age_seconds, target=seen.target, lengthened=seen.lengthened,
+        lengthened_by=seen.lengthened_by, throttled_by=job.throttled_by, driver=job.driver if seen.driven else "",
+        retry=Retry(1, seen.retry) if seen.retry else None, asked=found.asked, task_slots=job.task_slots,
     )  # fmt: skip
     return report_of(subject, found.estimates, found.state, observed, at_least=found.percent)
 

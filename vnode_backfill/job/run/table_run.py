@@ -143,16 +143,27 @@ class TableRun:
             self.barriers.tell(RequestArrived(request))
         return bool(new)
 
-    def keep_up(self, goes_on: Callable[[], bool]) -> None:
-        """Join and fold files of the target where that is due."""
+    def keep_up(self, goes_on: Callable[[], bool]) -> bool:
+        """Join and fold files of the target where that is due; whether something was done."""
         with _tried_again():
-            self._upkeep.maybe_compact(self.coordinator.saved, goes_on)
+            return self._upkeep.maybe_compact(self.coordinator.saved, goes_on) is not None
 
     def tidy(self) -> None:
         """Sweep the target, make its checkpoint, and look at it."""
-        upkeep = self._upkeep
         with _tried_again():
-            upkeep.tidy(self.coordinator.saved)
+            self._upkeep.tidy(self.coordinator.saved)
+        self._show_target()
+
+    def judge_pace(self) -> None:
+        """Let epochs get shorter again where nothing was committed to the target since it was looked at.
+
+        Without a commit its log does not grow, so what was known then is still true.
+        """
+        self._upkeep.judge_pace()
+        self._show_target()
+
+    def _show_target(self) -> None:
+        upkeep = self._upkeep
         self._seen.target, self._seen.lengthened_by = upkeep.health, upkeep.lengthening.reason
         self._pace.lengthened = upkeep.lengthening.factor
 

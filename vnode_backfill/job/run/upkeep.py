@@ -84,6 +84,12 @@ class Upkeep:
             log.info("target swept files=%d", len(self._sink.sweep()))
         self._sink.tidy()
         self.health = self._sink.health()
+        self.judge_pace()
+
+    def judge_pace(self) -> None:
+        """Judge how long epochs take by what is known of the target; nothing is read for it."""
+        if self.health is None:
+            return
         before, self.lengthening = self.lengthening, self.lengthening.after(self._clock(), self.health)
         if self.lengthening.factor != before.factor:
             log.info("epochs take longer factor=%d reason=%s", self.lengthening.factor, self.lengthening.reason)

@@ -55,8 +55,10 @@ class RunningTable:
             carry_out(self, action, committed)
 
         self.run = TableRun(services, opened.state, opened.plan, self.barriers, carry, watched)
-        self.tidied = -1
-        """The revision after which the target was looked after."""
+        self.reshaped = 0
+        """How often files of the target were joined or folded, which no revision shows."""
+        self.tidied = (-1, 0)
+        """The revision, and how often files were reshaped, after which the target was looked after."""
         self.measured = -1
         """The revision after which the buffer was measured."""
         self.reached: CdcOffset | None = None

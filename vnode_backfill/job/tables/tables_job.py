@@ -23,6 +23,7 @@ from functools import partial
 from types import FrameType
 from typing import Protocol
 
+from consume_upstream.upstream_table import HeldLog
 from progress.state.backfill_state import BackfillState, RequestKind
 from progress.store.tables_store import TablesStore
 from vnode_backfill.config.job import Config
@@ -90,6 +91,8 @@ class TablesJob:
         self._held = {*(table.name for table in self.tables), *aside}
         """The tables that this driver copies or has set aside, those among `_added` included."""
         self._leaving: set[str] = set()
+        self._log_held: HeldLog | None = None
+        """What the source held of its log when it was last asked."""
         self._stop_asked = self._signalled = False
         self._take_ups, self._not_opened = TakeUps(), NotOpened(self._stored_state)
 
@@ -197,6 +200,7 @@ class TablesJob:
             return error
 
     def _start(self, table: RunningTable) -> None:
+        table.performer.seen.held_log = self._log_held
         table.run.happen(Started())
         if self._stop_asked or self._shared.stopping:
             table.run.ask_to_stop()
@@ -365,16 +369,22 @@ class TablesJob:
             raise jvm.lost
 
     def _keep_up(self) -> None:
-        self._each(lambda table: table.run.keep_up(partial(self._goes_on, table)))
+        def keep_up(table: RunningTable) -> None:
+            if table.run.keep_up(partial(self._goes_on, table)):
+                table.reshaped += 1
+
+        self._each(keep_up)
 
     def _tidy(self) -> None:
-        """Look after the targets that were committed to since."""
+        """Look after the targets that were committed to since. Others cost nothing: what is known of them is used."""
 
         def tidy(table: RunningTable) -> None:
-            revision = table.run.coordinator.saved.revision
-            if revision != table.tidied:
+            now = (table.run.coordinator.saved.revision, table.reshaped)
+            if now != table.tidied:
                 table.run.tidy()
-                table.tidied = revision
+                table.tidied = now
+            elif table.performer.pace.lengthened > 1:
+                table.run.judge_pace()
 
         self._each(tidy)
 
@@ -417,9 +427,9 @@ class TablesJob:
         self._each(measure)
 
     def _measure_source(self) -> None:
-        held = self._tools.source.held_log()
-        for table in self.tables:
-            table.performer.seen.held_log = held
+        self._log_held = self._tools.source.held_log()
+        for table in tuple(self.tables):
+            table.performer.seen.held_log = self._log_held
 
     def _note_aside(self) -> None:
         """So that `status` knows it without a driver."""

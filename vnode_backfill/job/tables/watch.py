@@ -2,6 +2,7 @@
 
 A table that nothing has happened to is not reported on again: only its age moves on, and how far the log was read for
 it. Whatever looks at each vnode is done once per state, because there may be hundreds of tables with hundreds of them.
+What is shown of a target is what the table's upkeep has seen last: nothing is read to show it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from consume_upstream.log.offset import CdcOffset
+from progress.faces.alerts import RETENTION_UNKNOWN, Retention
 from progress.faces.metrics import CdcBackfillMetrics, MetricsReporter
 from progress.faces.reporters import Reporter, Reporters
 from progress.faces.terminal import open_view
@@ -36,7 +38,6 @@ from progress.store.tables_store import TablesStore
 from vnode_backfill.config.job import Config
 from vnode_backfill.config.values import reveal
 from vnode_backfill.job.open.locations import owner
-from vnode_backfill.job.run.observations import Seen
 from vnode_backfill.job.run.watch import Faces
 from vnode_backfill.job.tables.running_table import RunningTable
 from vnode_backfill.words.errors import BackfillError
@@ -69,12 +70,24 @@ class _Known:
     """How far the table is by the report, where it rests."""
     vnodes_at: float = 0.0
     """When its vnodes were shown where they are."""
+    captured: CdcOffset | None = None
+    """How far the log was read for it, at any time."""
 
     def look_at(self, state: BackfillState) -> bool:
         """Whether the table is live. A state is looked at once."""
         if self.state is not state:
             self.state, self.is_live = state, state.is_live
         return self.is_live
+
+    def captured_by(self, captured: CdcOffset) -> CdcOffset:
+        """How far the log was read, now that it seems to be `captured`.
+
+        A table that is woken hears a moment later how far the log was read while it was resting. Its own state may be
+        days behind that, and a lag of days for a moment would be a false alarm.
+        """
+        if self.captured is None or captured.order >= self.captured.order:
+            self.captured = captured
+        return self.captured
 
     def is_fresh(self, made_of: tuple[object, ...], now: float) -> bool:
         """Whether the last report will do: nothing has happened, or what happens all the time to a live table."""
@@ -159,6 +172,7 @@ class TablesWatch:
         if not self._grid or not running or now - self._grid_at > _GRID_EVERY:
             going = tuple(report for name, report in reports.items() if name not in aside)
             self._grid, self._grid_at = grid_of(going, self._numbers), now
+        self._metrics.observe_retention(self._retention(tables))
         reasons = {name: reason_of(error) for name, error in aside.items()}
         return summed_up(subject, reports, reasons, observed, self._grid)
 
@@ -183,7 +197,8 @@ class TablesWatch:
         if reached is not None and reached is not known.reached:
             known.move_on(report, reached, self._text_of(reached), now)
             report = known.report or report
-        return self._with_age(report, seen, reached or saved.written, reached or _applied(saved, live=live))
+        captured = known.captured_by(reached or saved.written)
+        return self._with_age(report, table, captured, reached or _applied(saved, live=live))
 
     def _made(self, table: RunningTable, known: _Known, *, going: bool) -> Report:
         coordinator, record, seen = table.run.coordinator, table.table.opened.record, table.performer.seen
@@ -197,16 +212,33 @@ class TablesWatch:
         subject = Subject(table.name, f"{record.database}.{record.table}", record.sink)
         return report_of(subject, known.estimates, coordinator.saved, observed, at_least=known.best)
 
-    def _with_age(self, report: Report, seen: Seen, written: CdcOffset, applied: CdcOffset) -> Report:
-        now = time.time()
+    def _with_age(self, report: Report, table: RunningTable, written: CdcOffset, applied: CdcOffset) -> Report:
+        """The report with what may change though nothing happens to the table itself."""
+        seen, now = table.performer.seen, time.time()
         measured = replace(
             report.observed,
             lag_seconds=seen.lag_seconds(written, now),
             lag_bytes=seen.lag_bytes(written),
             buffer_bytes=seen.buffer_bytes,
             lake_age_seconds=seen.lake_age(applied, now),
+            target=seen.target,
+            lengthened=table.performer.pace.lengthened,
+            lengthened_by=seen.lengthened_by,
         )
         return replace(report, observed=measured)
+
+    def _retention(self, tables: Sequence[RunningTable]) -> Retention:
+        """How long the source keeps the log that the job needs: that of the table for which least of it is captured.
+
+        The job's lag is that of the same table, so both are measured from one point of the log. Tables that have ended
+        or failed do not count: nothing is captured for them, so they would raise the alert for ever.
+        """
+        running = [(table.performer.seen, self._known[table.name]) for table in tables if not table.run.has_stopped]
+        found = [(captured, seen) for seen, known in running if (captured := known.captured) is not None]
+        if not found:
+            return RETENTION_UNKNOWN
+        captured, seen = min(found, key=lambda each: (each[0].file_number, each[0].pos))
+        return seen.retention(captured)
 
     def _text_of(self, reached: CdcOffset) -> str:
         """Most tables that rest are at one offset."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from progress.faces.alerts import (
-    Advance,
+    Advances,
     Alert,
     AlertId,
     Retention,
@@ -22,11 +22,11 @@ from progress.faces.alerts import (
 )
 from progress.faces.history import History
 from progress.state.backfill_state import BackfillState, Controls, Failure
-from progress.state.report import JobPhase, Report, Retry
+from progress.state.report import JobPhase, Report, Retry, Subject
+from progress.state.tables_report import summed_up
 from tests.job_reports import RUNNING, ImaginaryJob
 from vnode_backfill.words.bitmap import reassign
 from vnode_backfill.words.epoch import Epoch
-from vnode_backfill.words.key import VnodeId
 
 _GB = 10**9
 _JOB = ImaginaryJob(vnodes=16, ranges=64)
@@ -118,8 +118,8 @@ def test_buffer_that_is_merged_in_time_is_no_alert(size: Callable[[float], float
     assert buffer_growth(buffering(size, phase)) is None
 
 
-def watched(*moments: tuple[float, BackfillState]) -> tuple[dict[VnodeId, Advance], Report, float]:
-    advances: dict[VnodeId, Advance] = {}
+def watched(*moments: tuple[float, BackfillState]) -> tuple[Advances, Report, float]:
+    advances = Advances()
     for at, state in moments:
         report = _JOB.report(state)
         advances = advances_of(advances, report, at)
@@ -171,6 +171,111 @@ def test_vnode_handed_to_another_worker_gets_its_time() -> None:
     alert = vnode_stalled(*watched((0.0, half), (590.0, rescaled), (700.0, rescaled)))
     assert alert is not None
     assert "of workers 0, 2, 3 have" in alert.message
+
+
+def many(states: Mapping[str, BackfillState], *held: str) -> Report:
+    """The report on a job of these tables, those among `held` paused."""
+
+    def part(name: str, state: BackfillState) -> Report:
+        state = replace(state, controls=Controls(paused=True)) if name in held else state
+        return replace(_JOB.report(state), subject=Subject(name, name, ""))
+
+    return summed_up(Subject("shop", "", ""), {name: part(name, state) for name, state in states.items()}, {}, RUNNING)
+
+
+def stalled(*moments: tuple[float, Report]) -> Alert | None:
+    advances = Advances()
+    for at, report in moments:
+        advances = advances_of(advances, report, at)
+    return vnode_stalled(advances, report, at)
+
+
+HALF = _JOB.at(0.5, epoch=5, just_read=0)
+
+
+def test_table_that_is_not_read_is_told_though_others_are_live_and_merge() -> None:
+    moments = [(at * 100.0, many({"a": _JOB.live(epoch=at + 1), "b": HALF, "c": HALF})) for at in range(9)]
+    alert = stalled(*moments)
+    assert alert is not None
+    assert "of workers 0, 1, 2, 3 in b and 1 more table have not advanced for 13 min" in alert.message
+    assert "status --per-vnode --table b`" in alert.hint
+    ended = [(at, without_driver(report, "b", "c")) for at, report in moments]
+    assert stalled(*ended) is None
+
+
+def without_driver(report: Report, *names: str) -> Report:
+    """The report when these tables have ended: their phase may be what it was."""
+    parts = {
+        name: replace(part, observed=replace(part.observed, driver="")) if name in names else part
+        for name, part in report.parts.items()
+    }
+    return replace(report, parts=parts)
+
+
+def test_table_waits_while_its_workers_read_others_and_after_these_are_live() -> None:
+    reading = [(at * 100.0, many({"a": _JOB.at(0.1 + at * 0.05, epoch=at + 1), "b": _JOB.start})) for at in range(15)]
+    assert stalled(*reading) is None
+    live = [(1500.0, many({"a": _JOB.live(), "b": _JOB.start})), (1900.0, many({"a": _JOB.live(), "b": _JOB.start}))]
+    assert stalled(*reading, *live) is None
+    assert stalled(*reading, *live, (2100.0, many({"a": _JOB.live(), "b": _JOB.start}))) is not None
+
+
+def test_table_that_is_held_is_no_alert_and_hides_no_other() -> None:
+    held = {"a": HALF, "b": HALF}
+    assert stalled(*((at, many(held, "a", "b")) for at in (0.0, 5_000.0))) is None
+    alert = stalled(*((at, many(held, "a")) for at in (0.0, 5_000.0)))
+    assert alert is not None
+    assert "in b have" in alert.message
+
+
+def test_vnode_of_one_table_left_behind_by_its_others_is_told() -> None:
+    def catching_up(state: BackfillState) -> Report:
+        report = many({"a": _JOB.live(), "b": state})
+        return replace(report, parts={**report.parts, "b": replace(report.parts["b"], phase=JobPhase.CATCH_UP)})
+
+    before, after = _JOB.live(epoch=5), _JOB.live(epoch=9)
+    left = (*after.vnodes[:3], before.vnodes[3], *after.vnodes[4:])
+    alert = stalled((0.0, catching_up(before)), (650.0, catching_up(replace(after, vnodes=left))))
+    assert alert is not None
+    assert alert.message.startswith("vnode 3 of worker 0 in b has not advanced")
+
+
+def buffered(sizes: Mapping[str, tuple[JobPhase, int]], at: float, before: Sample | None = None) -> Sample:
+    parts = {
+        name: replace(_JOB.report(_JOB.live(), replace(RUNNING, buffer_bytes=size)), phase=phase)
+        for name, (phase, size) in sizes.items()
+    }
+    return Sample.of(summed_up(Subject("shop", "", ""), parts, {}, RUNNING), at, before=before)
+
+
+def test_buffer_that_grows_is_told_though_another_table_is_still_read() -> None:
+    def sample(at: float) -> Sample:
+        return buffered({"a": (JobPhase.LIVE, int(50e6 + at * 1e5)), "b": (JobPhase.SNAPSHOT, 10**9)}, at)
+
+    found = samples(sample)
+    assert {each.phase for each in found} == {JobPhase.SNAPSHOT}
+    alert = buffer_growth(found)
+    assert alert is not None
+    assert "MB more than 10 min ago" in alert.message
+    assert buffer_growth(samples(lambda at: buffered({"a": (JobPhase.SNAPSHOT, int(at * 1e6))}, at))) is None
+
+
+def test_buffer_of_a_table_that_has_been_read_is_not_growth() -> None:
+    def sample(at: float) -> Sample:
+        phases = {
+            name: JobPhase.CATCH_UP if at >= since else JobPhase.SNAPSHOT for name, since in (("b", 400), ("c", 650))
+        }
+        return buffered({"a": (JobPhase.LIVE, 10**6), **{name: (phase, 10**9) for name, phase in phases.items()}}, at)
+
+    assert buffer_growth(samples(sample)) is None
+
+
+def test_names_of_tables_are_held_once_for_all_samples() -> None:
+    first = buffered({"a": (JobPhase.LIVE, 1), "b": (JobPhase.LIVE, 1)}, 1.0)
+    second = buffered({"a": (JobPhase.LIVE, 2), "b": (JobPhase.LIVE, 2)}, 2.0, first)
+    assert first.merging is not None
+    assert second.merging is not None
+    assert second.merging.tables is first.merging.tables
 
 
 def test_alert_keeps_the_time_since_when() -> None:

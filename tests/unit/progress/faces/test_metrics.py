@@ -75,6 +75,43 @@ def test_shape_of_the_target_is_taken_over() -> None:
     assert all(each is not None and math.isnan(each) for each in unknown)
 
 
+def test_targets_of_many_tables_are_taken_over_together() -> None:
+    metrics, health = CdcBackfillMetrics(), TargetHealth(3, 100, 40, 7, 70, 60, 20, VectorHealth(10, 50))
+    report = tables_report(4, per_table=replace(RUNNING, target=health, lengthened=4, lengthened_by="its log"))
+    MetricsReporter(metrics).show(report)
+    figures = ("target_files", "target_bytes", "vector_share", "fold_debt_bytes", "write_amplification")
+    assert [value(metrics, name) for name in figures] == [12, 400, 0.25, 200, 3]
+    assert (value(metrics, "epoch_lengthening"), value(metrics, "target_written_bytes_total")) == (4, 240)
+    assert (value(metrics, "definition_version"), value(metrics, "table_ended"), value(metrics, "new_copy")) == (
+        0,
+        0,
+        0,
+    )
+
+
+def test_bytes_count_on_when_a_table_is_opened_again_or_leaves_the_job() -> None:
+    metrics, first, second = CdcBackfillMetrics(), "shop.table_000", "shop.table_001"
+
+    def show(**written: int) -> float | None:
+        found = tables_report(2)
+        parts = {
+            name: replace(
+                part, observed=replace(part.observed, target=TargetHealth(1, 1, 1, 1, 0, bytes_, bytes_ // 2))
+            )
+            for (name, part), bytes_ in zip(found.parts.items(), written.values(), strict=False)
+        }
+        MetricsReporter(metrics).show(replace(found, parts=parts))
+        assert list(parts) == [first, second][: len(written)]
+        return value(metrics, "target_written_bytes_total")
+
+    assert show(first=1000, second=10) == 1010
+    assert show(first=6, second=20) == 1026, "the first begins again, the second goes on"
+    assert show(first=30, second=20) == 1050
+    assert show(first=30) == 1050
+    assert show(first=40) == 1060
+    assert value(metrics, "target_changed_bytes_total") == 530
+
+
 def test_version_of_the_definition_is_taken_over() -> None:
     metrics = CdcBackfillMetrics()
     report = _JOB.report(_JOB.live(), RUNNING)

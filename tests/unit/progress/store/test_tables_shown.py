@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from devkit.waiting import wait_for
 from progress.state.backfill_state import Request, RequestKind
 from progress.state.report import Observed
-from progress.store.observed import ObservedFile, TableSeen
+from progress.state.target_health import TargetHealth, VectorHealth
+from progress.store.observed import ObservedFile, ObservedReporter, TableSeen, tables_seen
 from progress.store.tables_store import TablesStore
+from tests.job_reports import RUNNING
 from tests.tables_reports import tables_report
 from tests.unit.progress.state.state_examples import beginning
 from tests.unit.progress.store.tables_folder import MINUTE, PLAN, stored
@@ -104,7 +108,7 @@ def test_dropped_job_has_no_tables_and_its_driver_is_fenced(tmp_path: Path) -> N
 def test_driver_notes_what_it_knows_of_each_table(tmp_path: Path) -> None:
     report = tables_report(6)
     file = ObservedFile(str(tmp_path), {}, 1)
-    file.write(Observed(rows_per_second=5.0), report.tables)
+    file.write(Observed(rows_per_second=5.0), tables_seen(report))
     found = file.read_with_tables()
     assert found is not None
     seen, tables = found
@@ -112,3 +116,20 @@ def test_driver_notes_what_it_knows_of_each_table(tmp_path: Path) -> None:
     assert tables["shop.table_001"] == TableSeen(True, 0.4, 1.3)
     assert (tables["shop.table_003"].driven, tables["shop.audit"].driven) == (False, False)
     assert tables["shop.table_004"].retry == "the connection to the source was lost"
+
+
+def test_shape_of_each_target_is_noted_and_not_known_from_a_note_of_an_earlier_release(tmp_path: Path) -> None:
+    health = TargetHealth(3, 100, 40, 7, 70, 60, 20, VectorHealth(10, 50))
+    noted = TableSeen(
+        True, 0.4, 1.3, "", lag_bytes=5, buffer_bytes=6, target=health, lengthened=4, lengthened_by="its log"
+    )
+    seen = replace(RUNNING, target=health, lag_bytes=5, buffer_bytes=6, lengthened=4, lengthened_by="its log")
+    file = ObservedFile(str(tmp_path), {}, 1)
+    reporter = ObservedReporter(file, every=0.01)
+    reporter.show(tables_report(6, per_table=seen))
+    wait_for(lambda: (file.read_with_tables() or ({}, {}))[1].get("shop.table_001") == noted, "the note")
+    reporter.close()
+    earlier = '{"lag_seconds": 1.0, "tables": {"shop.table_001": {"driven": true, "lag_seconds": 0.4, "retry": "x"}}}'
+    (tmp_path / "observed-1").write_text(earlier)
+    found = file.read_with_tables()
+    assert found == (Observed(lag_seconds=1.0), {"shop.table_001": TableSeen(True, 0.4, None, "x")})
