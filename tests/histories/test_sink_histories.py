@@ -54,6 +54,7 @@ from vnode_backfill.words.schema_change import (
 )
 
 KEYS = 60
+LARGE = 1024 * 1024
 NAMES = table_of({"code": "varchar(20)", "note": "varchar(20)"}, "code")
 PAIRS = table_of({"shop": "int", "code": "varchar(20)", "note": "varchar(20)"}, "shop", "code")
 BOUNDS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
@@ -182,7 +183,11 @@ class History:
         self.sink.prepare()
 
     def do(self, doing: Callable[[], object]) -> None:
-        """Carry it out. A driver may die in the middle of it or right after it; then the next one repeats it."""
+        """Carry it out. A driver may die in the middle of it or right after it; then the next one repeats it.
+
+        Every file is small: by chance none counts as too small to be written again, or each does and is masked.
+        """
+        mask.SMALL_BYTES = self.chance.choice((0, LARGE))
         died = self.dies(doing) or self.chance.random() < 0.3
         while died:
             self.crash()
@@ -418,6 +423,8 @@ def begun(folder: Path, definition: TableDefinition, mode: MergeMode, seed: int)
     history.copy()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(seams, "seam", history.deaths)
+        # Set again by each operation, and set back at the end.
+        patch.setattr(mask, "SMALL_BYTES", 0)
         yield history
 
 
@@ -438,7 +445,6 @@ def small_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of these histories are tiny: every rule that spares small files is off, and logs count as long."""
     monkeypatch.setattr(due, "WORTH_BYTES", 1)
     monkeypatch.setattr(due, "JOINED", 3)
-    monkeypatch.setattr(mask, "SMALL_BYTES", 0)
     monkeypatch.setattr(commits, "checkpoint_due", _six_commits)
 
 
