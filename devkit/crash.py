@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 import threading
@@ -24,7 +25,8 @@ from progress.state.backfill_state import BackfillState
 from progress.state.report import JobPhase, phase_of
 from progress.store.store import StateStore
 from vnode_backfill.commands.cli import main as run_command
-from vnode_backfill.config.job import load_config
+from vnode_backfill.config.job import Config, load_config
+from vnode_backfill.config.targets import templates_of
 from vnode_backfill.decide.protocol import Action, CommitEpoch
 from vnode_backfill.delta import steps
 from vnode_backfill.delta.steps import Step
@@ -33,20 +35,22 @@ from vnode_backfill.job.open.locations import state_store
 from vnode_backfill.job.run import order_threads
 from vnode_backfill.job.run.order_threads import Moment
 
+_PLACEHOLDER = re.compile(r"\{(?:database|table)\}")
+
 
 @dataclass
 class Bomb:
     """Counts the orders or steps of one kind, in one phase if one is given, and kills the process at the given one.
 
     An order belongs to the phase of the commit that its epoch began with. So `CommitEpoch` belongs to the epoch that it
-    ends. Steps count in the folder `target` only, not in those of the buffer.
+    ends. Steps count in folders that match `target` only, not in those of the buffer.
     """
 
     moment: str
     order: str
     count: int
     phase: JobPhase | None = None
-    target: str = ""
+    target: re.Pattern[str] | None = None
     _now: JobPhase = JobPhase.SNAPSHOT
     _ending: JobPhase = JobPhase.SNAPSHOT
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -69,8 +73,11 @@ class Bomb:
 
     def at_step(self, moment: Moment, step: Step, path: str) -> None:
         with self._lock:
-            if step == self.order and path == self.target and self.phase in (None, self._now):
+            if step == self.order and self._in_target(path) and self.phase in (None, self._now):
                 self._count(moment)
+
+    def _in_target(self, path: str) -> bool:
+        return self.target is not None and self.target.fullmatch(path) is not None
 
     def _count(self, moment: Moment) -> None:
         if moment == self.moment:
@@ -85,6 +92,21 @@ class Bomb:
 
     def _in_phase(self, action: Action) -> bool:
         return self.phase is None or self.phase == (self._ending if isinstance(action, CommitEpoch) else self._now)
+
+
+def targets_of(config: Config) -> re.Pattern[str] | None:
+    """The folders that the job's tables may have; None if the sink has none. Of many tables, each has its own."""
+    if config.sink.delta is None:
+        return None
+    if not config.many:
+        return re.compile(re.escape(config.sink.delta.path.rstrip("/")))
+    templates = {each.text for entry in config.mysql.tables for each in templates_of(config.sink, entry)}
+    return re.compile("|".join(map(_filled_in_any_way, sorted(templates))))
+
+
+def _filled_in_any_way(template: str) -> str:
+    """A name of a table makes one folder, so no slash is in what replaces it."""
+    return "[^/]+".join(map(re.escape, _PLACEHOLDER.split(template.rstrip("/"))))
 
 
 def plant_outside_the_loop(bomb: Bomb) -> None:
@@ -111,8 +133,7 @@ def main(argv: list[str]) -> None:
     config = load_config(Path(command[command.index("--config") + 1]))
     # The phase of a job of many tables is that of none of them, so its bombs count in any phase.
     loaded = None if config.many else state_store(config).load()
-    if config.sink.delta is not None:
-        arguments.kill.target = config.sink.delta.path
+    arguments.kill.target = targets_of(config)
     if loaded is not None:
         arguments.kill.begin(loaded.state)
     order_threads.seam = arguments.kill

@@ -29,6 +29,7 @@ from vnode_backfill.words.epoch import Epoch
 SCHEMA = pa.schema({"id": pa.int64(), "at": pa.timestamp("us"), "name": pa.string()})
 LAYOUT = FileLayout((), ("id",), file_bytes=1 << 30)
 SEEDS = (3, 17, 29, 41)
+MORE_SEEDS = range(1000, 1040)
 _MAGIC = 1681511377
 
 
@@ -133,7 +134,7 @@ def test_what_spark_does_to_a_table_of_ours_is_replayed(spark: SparkSession, tmp
     everybody_reads(spark, tmp_path / "table", by_deltalake(tmp_path / "table"))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(each, marks=pytest.mark.long) for each in MORE_SEEDS)])
 def test_random_logs_have_the_files_that_spark_finds(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     made = random_log(tmp_path / "table", seed)
     for _ in range(20):

@@ -1,5 +1,5 @@
 """A whole merge, from the buffer to the sink: in the driver, by workers in Spark tasks, and as Spark's own MERGE would
-do it."""
+do it; by written files and by deletion vectors."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from consume_upstream.mark import merge_view
 from consume_upstream.upstream_table import UpstreamTable, Weights
 from progress.state.backfill_state import BackfillState, Phase, new_state
 from tests.tables import Change, Row, batch, change_table, in_order, plan, stored, table_of
+from vnode_backfill.config.job import MergeMode
 from vnode_backfill.decide.protocol import MergeEpoch
 from vnode_backfill.merge.last_changes import MergeWindow, last_changes
 from vnode_backfill.merge.merge_epoch import MergeRoute, merge_epoch
@@ -66,12 +67,13 @@ class Target:
     path: Path
     definition: TableDefinition
     split: SplitPlan
+    mode: MergeMode
     job: str = "job"
     epoch: int = 0
     applied: int = 0
 
     def __post_init__(self) -> None:
-        self.sink = DeltaSink(str(self.path / "target"), self.definition, self.job)
+        self.sink = DeltaSink(str(self.path / "target"), self.definition, self.job, creates=self.mode)
         self.buffer = ChangeBuffer(str(self.path / "buffer"), self.definition, self.job)
         self.sink.prepare()
         self.buffer.prepare()
@@ -120,24 +122,40 @@ class Target:
 
     @property
     def rows(self) -> list[Row]:
+        """As a reader sees them, through deletion vectors."""
         return stored(self.path / "target")
+
+    @property
+    def masked(self) -> int:
+        """How many rows vectors take away."""
+        return 0 if (health := self.sink.health().vectors) is None else health.gone_rows
 
 
 @pytest.fixture
 def in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is large."""
     monkeypatch.setattr("vnode_backfill.merge.merge_epoch.IN_DRIVER_CHANGES", 0)
-    monkeypatch.setattr("vnode_backfill.sinks.delta.rewrite.REWRITE_IN_TASKS_BYTES", -1)
+    for module in ("rewrite", "mask"):
+        monkeypatch.setattr(f"vnode_backfill.sinks.delta.{module}.REWRITE_IN_TASKS_BYTES", -1)
 
 
-def pairs(tmp_path: Path, name: str = "one") -> Target:
-    target = Target(tmp_path / name, PAIRS, plan(PAIRS, (0,), (10,), (20,), (30,), vnodes=16))
+@pytest.fixture(params=[*MergeMode, "vectors, worn files written again"])
+def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> MergeMode:
+    """Each way of merging; vectors once more where no file is too small to be written again."""
+    if isinstance(request.param, MergeMode):
+        return request.param
+    monkeypatch.setattr("vnode_backfill.sinks.delta.mask.SMALL_BYTES", 0)
+    return MergeMode.VECTORS
+
+
+def pairs(tmp_path: Path, mode: MergeMode, name: str = "one") -> Target:
+    target = Target(tmp_path / name, PAIRS, plan(PAIRS, (0,), (10,), (20,), (30,), vnodes=16), mode)
     target.snapshot([(n, "old") for n in range(10)], [(n, "old") for n in range(10, 20)])
     return target
 
 
-def test_merged_changes_reach_the_sink_and_a_repeat_changes_nothing(tmp_path: Path) -> None:
-    target = pairs(tmp_path)
+def test_merged_changes_reach_the_sink_and_a_repeat_changes_nothing(tmp_path: Path, mode: MergeMode) -> None:
+    target = pairs(tmp_path, mode)
     target.buffered(
         [
             (UPDATE, 1, (3, "a")),
@@ -152,8 +170,8 @@ def test_merged_changes_reach_the_sink_and_a_repeat_changes_nothing(tmp_path: Pa
     assert target.rows == in_order(expected.items())
 
 
-def test_what_lies_above_the_bound_waits_for_the_next_merge(tmp_path: Path) -> None:
-    target = pairs(tmp_path)
+def test_what_lies_above_the_bound_waits_for_the_next_merge(tmp_path: Path, mode: MergeMode) -> None:
+    target = pairs(tmp_path, mode)
     target.buffered([(UPDATE, 1, (3, "a")), (DELETE, 9, (3, ""))])
     target.merge(5)
     assert (3, "a") in target.rows
@@ -162,8 +180,8 @@ def test_what_lies_above_the_bound_waits_for_the_next_merge(tmp_path: Path) -> N
     assert len(target.rows) == 19
 
 
-def test_a_merge_without_changes_makes_no_commit(tmp_path: Path) -> None:
-    target = pairs(tmp_path)
+def test_a_merge_without_changes_makes_no_commit(tmp_path: Path, mode: MergeMode) -> None:
+    target = pairs(tmp_path, mode)
     target.epoch = 1
     before = DeltaTable(target.path / "target").version()
     assert target.merge(5) == 0
@@ -185,9 +203,9 @@ Step = tuple[list[tuple[ChangeOp, int]], int, bool]
     )
 )
 def test_any_history_of_epochs_gives_the_rows_of_a_dict(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[Step]
+    tmp_path_factory: pytest.TempPathFactory, mode: MergeMode, steps: list[Step]
 ) -> None:
-    target = pairs(tmp_path_factory.mktemp("history"))
+    target = pairs(tmp_path_factory.mktemp("history"), mode)
     model: dict[int, str] = dict.fromkeys(range(20), "old")
     log: list[tuple[int, ChangeOp, int]] = []
     for changes, lag, again in steps:
@@ -233,18 +251,18 @@ def wide_changes(count: int, seed: int) -> list[Change]:
     ]
 
 
-def wide(tmp_path: Path, name: str) -> Target:
+def wide(tmp_path: Path, name: str, mode: MergeMode) -> Target:
     low, high = ("", 0), ("ZZZZ", 0)
-    target = Target(tmp_path / name, WIDE, plan(WIDE, low, ("M", 0), high, vnodes=16))
+    target = Target(tmp_path / name, WIDE, plan(WIDE, low, ("M", 0), high, vnodes=16), mode)
     target.snapshot(*([wide_row(key, 0) for key in range(start, start + 100)] for start in range(0, 400, 100)))
     return target
 
 
 def test_driver_workers_and_sparks_own_merge_give_the_same_rows(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    tmp_path: Path, spark: SparkSession, mode: MergeMode, request: pytest.FixtureRequest
 ) -> None:
     changes = wide_changes(800, seed=5)
-    driver, workers, oracle = (wide(tmp_path, name) for name in ("driver", "workers", "oracle"))
+    driver, workers, oracle = (wide(tmp_path, name, mode) for name in ("driver", "workers", "oracle"))
     driver.buffered(changes)
     counted = driver.merge(800)
     request.getfixturevalue("in_tasks")
@@ -252,7 +270,43 @@ def test_driver_workers_and_sparks_own_merge_give_the_same_rows(
     assert workers.merge(800, spark, again=True) == counted
     sparks_merge(spark, oracle, changes)
     assert driver.rows == workers.rows == oracle.rows
+    assert driver.masked == workers.masked
     assert not (tmp_path / "workers" / "target" / STAGED_FOLDER).exists()
+
+
+CODES = table_of({"code": "varchar(20)", "value": "varchar(20)"}, "code")
+
+
+def code(number: int, value: str) -> Row:
+    """Keys that differ in case and trailing spaces only, which the collation takes for equal and the sink must not."""
+    return (("key", "Key", "KEY", "key ")[number % 4] + f"{number // 4:02d}", value)
+
+
+@pytest.mark.parametrize("definition", [PAIRS, CODES], ids=["int", "text"])
+def test_large_merges_that_follow_each_other_give_the_rows_of_a_dict(
+    tmp_path: Path, spark: SparkSession, in_tasks: None, mode: MergeMode, definition: TableDefinition
+) -> None:
+    row = code if definition is CODES else lambda number, value: (number, value)
+    bounds = [("KEY00",), ("KEY10",), ("KEY30",)] if definition is CODES else [(0,), (40,), (120,)]
+    target = Target(tmp_path / "one", definition, plan(definition, *bounds, vnodes=16), mode)
+    model = {number: row(number, "old") for number in range(100)}
+    target.snapshot(*([model[number] for number in range(start, start + 25)] for start in range(0, 100, 25)))
+    chance, pos, masked = Random(3), 0, 0
+    for merge in range(3):
+        # The first merge takes a few rows of each file, the others more and more: vectors grow, and files go.
+        changes: list[Change] = []
+        for number in chance.sample(range(140), 8 + 40 * merge):
+            pos += 1
+            op = chance.choice([INSERT, UPDATE, DELETE])
+            changes.append((op, pos, row(number, f"v{pos}")))
+            model.pop(number, None)
+            if op is not DELETE:
+                model[number] = row(number, f"v{pos}")
+        target.buffered(changes)
+        assert target.merge(pos, spark, again=merge == 1) == len(changes)
+        assert target.rows == in_order(model.values()), f"after merge {merge}"
+        masked += target.masked
+    assert bool(masked) == (mode is MergeMode.VECTORS)
 
 
 def sparks_merge(spark: SparkSession, target: Target, changes: list[Change]) -> None:
@@ -270,8 +324,8 @@ def sparks_merge(spark: SparkSession, target: Target, changes: list[Change]) -> 
     )
 
 
-def test_rows_spark_has_written_are_found_and_changed(tmp_path: Path, spark: SparkSession) -> None:
-    target = wide(tmp_path, "compacted")
+def test_rows_spark_has_written_are_found_and_changed(tmp_path: Path, spark: SparkSession, mode: MergeMode) -> None:
+    target = wide(tmp_path, "compacted", mode)
     spark.sql(f"OPTIMIZE delta.`{target.path}/target` ZORDER BY (n)")
     changes = wide_changes(300, seed=9)
     target.buffered(changes)
@@ -285,9 +339,9 @@ def test_rows_spark_has_written_are_found_and_changed(tmp_path: Path, spark: Spa
 
 
 def test_staged_changes_of_a_driver_that_died_are_not_merged(
-    tmp_path: Path, spark: SparkSession, in_tasks: None
+    tmp_path: Path, spark: SparkSession, in_tasks: None, mode: MergeMode
 ) -> None:
-    target = pairs(tmp_path)
+    target = pairs(tmp_path, mode)
     (target.path / "target" / STAGED_FOLDER).mkdir()
     (target.path / "target" / STAGED_FOLDER / "0-dead-0.parquet").write_bytes(b"half a file")
     target.buffered([(UPDATE, 1, (3, "a")), (DELETE, 2, (4, ""))])
@@ -296,7 +350,7 @@ def test_staged_changes_of_a_driver_that_died_are_not_merged(
 
 
 def test_changes_for_the_sink_carry_no_offsets(tmp_path: Path) -> None:
-    target = pairs(tmp_path)
+    target = pairs(tmp_path, MergeMode.REWRITE)
     target.buffered([(UPDATE, 1, (3, "a"))])
     applied = {v.vnode: v.applied for v in target.state.vnodes}
     files = target.buffer.files(applied, at(9), 16, trusted_since=Epoch(0))

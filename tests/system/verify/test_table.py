@@ -22,10 +22,15 @@ from consume_upstream.mysql.table import MySqlTable
 from devkit.mysql import SqlServer
 from devkit.orders import create_orders_table
 from devkit.waiting import wait_for
+from progress.state.target_health import VectorHealth
 from tests.system.live_job import LiveJob, live_job, writing
+from tests.tables import Change, change_table
+from vnode_backfill.config.job import MergeMode
 from vnode_backfill.delta.storage import Storage
 from vnode_backfill.job.open.locations import state_store
 from vnode_backfill.job.open.source import open_table
+from vnode_backfill.sinks.changes import MemoryChanges
+from vnode_backfill.sinks.delta.sink import DeltaSink
 from vnode_backfill.verify.table import (
     Difference,
     DifferenceKind,
@@ -37,6 +42,8 @@ from vnode_backfill.verify.table import (
 )
 from vnode_backfill.verify.tasks import Result, Source, Target, TaskRunner
 from vnode_backfill.verify.tasks_here import TasksHere
+from vnode_backfill.words.change import ChangeOp
+from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import SchemaChangedError, SinkError
 from vnode_backfill.words.key import Key
 from vnode_backfill.words.key_range import KeyRange, SplitPlan, plan_of
@@ -133,6 +140,20 @@ class Case:
     def write(self, rows: pa.Table) -> None:
         write_deltalake(self.path, rows, mode="overwrite", schema_mode="overwrite")
 
+    def copied_with_vectors(self) -> DeltaSink:
+        """The table as a job copies it whose merges take rows away by deletion vectors."""
+        table = self.table()
+        sink = DeltaSink(self.path, table.definition, "job", creates=MergeMode.VECTORS)
+        sink.prepare()
+        with table.session() as session:
+            read = sink.writer().write(Epoch(1), 0, 0, session.read_range(KeyRange(None, None)))
+        sink.commit_reads(Epoch(1), [read], [], self.plan())
+        return sink
+
+    def merge(self, sink: DeltaSink, epoch: Epoch, *changes: Change) -> None:
+        definition = self.table().definition
+        sink.apply(epoch, MemoryChanges(change_table(definition, changes), definition.key))
+
     def plan(self, *bounds: Key, name: str = "t") -> SplitPlan:
         """Ranges between the bounds; without bounds a plan without ranges."""
         table = self.table(name)
@@ -216,6 +237,37 @@ def test_missing_extra_and_doubled_rows_are_found_inside_and_outside_the_plan(ca
     assert (found.missing, found.extra, found.different, found.rows_compared) == (5, 3, 0, 35)
     assert "extra      (15): 3 rows in the target" in render(found)
     assert last_line(found) == "8 differences"
+
+
+KEYS: Mapping[str, tuple[str, Callable[[int], int | str]]] = {
+    "int": ("INT", lambda n: n),
+    "text": ("VARCHAR(9)", lambda n: f"k{n:02d}"),
+}
+"""Where the client orders keys the groups are ranges, else they are buckets: each way reads the target by itself."""
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_rows_that_vectors_take_away_do_not_count_and_one_that_should_be_there_is_missing(
+    case: Case, kind: str
+) -> None:
+    declared, key = KEYS[kind]
+    values = ", ".join(f"({key(n)!r}, 'v{n}')" for n in range(40))
+    case.run(f"CREATE TABLE t (id {declared} PRIMARY KEY, v VARCHAR(9))", f"INSERT INTO t VALUES {values}")
+    sink = case.copied_with_vectors()
+    case.run(f"DELETE FROM t WHERE id IN ({key(7)!r}, {key(23)!r})", f"UPDATE t SET v = 'new' WHERE id = {key(9)!r}")
+    plan = case.plan((key(10),), (key(20),), (key(30),))
+    assert [(d.kind, d.key) for d in case.verify(plan).differences] == [
+        (EXTRA, (key(7),)), (DIFFERENT, (key(9),)), (EXTRA, (key(23),)),
+    ]  # fmt: skip
+    merged = [(ChangeOp.DELETE, 1, (key(7), "")), (ChangeOp.UPDATE, 1, (key(9), "new"))]
+    case.merge(sink, Epoch(2), *merged, (ChangeOp.DELETE, 1, (key(23), "")))
+    assert sink.health().vectors == VectorHealth(gone_rows=3, worn_bytes=0)
+    found = case.verify(plan)
+    assert (found.equal, found.rows_source, found.rows_target, found.rows_compared) == (True, 38, 38, 38)
+    case.merge(sink, Epoch(3), (ChangeOp.DELETE, 1, (key(15), "")))
+    found = case.verify(plan)
+    assert found.differences == (Difference(MISSING, (key(15),), None, 1, 0),)
+    assert (found.rows_source, found.rows_target) == (38, 37)
 
 
 def test_keys_between_two_generations_of_the_plan_are_compared(case: Case) -> None:

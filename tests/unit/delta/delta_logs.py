@@ -131,7 +131,8 @@ class RandomLog:
         whole = self.folder / "_delta_log" / f"{self.version:020d}.checkpoint.parquet"
         table = pq.read_table(whole)
         for part in range(parts):
-            rows = table.take([row for row in range(len(table)) if row % parts == part])
+            # A part may be empty: a list without numbers has no type that rows could be taken by.
+            rows = table.take(pa.array([row for row in range(len(table)) if row % parts == part], pa.int64()))
             name = f"{self.version:020d}.checkpoint.{part + 1:010d}.{parts:010d}.parquet"
             pq.write_table(rows, whole.with_name(name))
         whole.unlink()

@@ -24,19 +24,32 @@ LOGS_EACH = 8
 @pytest.mark.parametrize("seed", range(0, 25 * LOGS_EACH, LOGS_EACH))
 def test_random_logs_are_read_as_deltalake_reads_them(tmp_path: Path, seed: int) -> None:
     for each in range(seed, seed + LOGS_EACH):
-        made = random_log(tmp_path / "table", each)
-        storage, held = Storage.of(str(made.folder)), None
-        for _ in range(made.random.randrange(1, 25)):
-            made.grow()
-            if made.random.random() < 0.2:
-                made.checkpoint()
-            if made.random.random() < 0.3:
-                held = newest(storage, held)
-        fresh, kept = newest(storage, None), newest(storage, held)
-        assert fresh is not None, each
-        assert kept is not None, each
-        assert facts(fresh) == facts(kept), f"seed {each}"
-        assert facts(fresh) == facts_by_deltalake(made.folder), f"seed {each}"
+        read_alike(tmp_path / "table", each)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(10_000, 11_000, 100))
+def test_a_thousand_random_logs_are_read_as_deltalake_reads_them(tmp_path: Path, seed: int) -> None:
+    for each in range(seed, seed + 100):
+        read_alike(tmp_path / "table", each)
+
+
+def read_alike(folder: Path, seed: int) -> None:
+    """Let a log grow, looking at it now and then; who has looked and who has not see what `deltalake` sees."""
+    made = random_log(folder, seed)
+    storage, held = Storage.of(str(made.folder)), None
+    for _ in range(made.random.randrange(1, 25)):
+        made.grow()
+        if made.random.random() < 0.2:
+            made.checkpoint()
+        if made.random.random() < 0.3:
+            held = newest(storage, held)
+    fresh, kept = newest(storage, None), newest(storage, held)
+    assert fresh is not None, f"seed {seed}"
+    assert kept is not None, f"seed {seed}"
+    assert facts(fresh) == facts(kept), f"seed {seed}"
+    assert facts(fresh) == facts_by_deltalake(made.folder), f"seed {seed}"
 
 
 def facts(table: TableVersion) -> dict[str, object]:

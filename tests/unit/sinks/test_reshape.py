@@ -96,6 +96,17 @@ def test_a_fold_takes_its_rows_out_of_wide_files_and_deletes_follow(table: Table
     assert ids == [1, 3, 5, 7, 9], "a fold keeps the key order"
 
 
+def test_rows_of_a_wide_file_that_go_during_a_fold_stay_gone(table: Table) -> None:
+    base, wide = table.add([(1, "a"), (9, "a")]), table.add([(3, "b"), (7, "b"), (40, "b"), (50, "b")])
+    done = table.reshaper().run(Reshape((table.files[base],), (table.files[wide],), 1, 9))
+    # One row that the fold has taken, and one that it has not.
+    table.delete(wide, [1, 3])
+    effect = settle(table.storage, done, table.files, table.gone)
+    assert effect is not None
+    table.put(effect)
+    assert table.rows() == [(1, "a"), (3, "b"), (9, "a"), (40, "b")]
+
+
 def test_a_file_that_is_gone_ends_the_reshape(table: Table) -> None:
     one, two = table.add([(1, "a")]), table.add([(2, "a")])
     done = table.reshaper().run(Reshape((table.files[one], table.files[two])))

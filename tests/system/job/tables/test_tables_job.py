@@ -50,7 +50,7 @@ def test_every_table_is_copied_and_followed_under_transactions_over_several(
 
 SEAMS = (
     "after:ReadRanges:3", "before:CommitReceipts:5", "after:BufferChanges:9", "before:CommitEpoch:20",
-    "after:CommitEpoch:20", "after:MergeEpoch:3",
+    "after:CommitEpoch:20", "after:MergeEpoch:3", "before:WriteFile:2", "before:CommitMerge:3", "after:CommitMerge:3",
 )  # fmt: skip
 
 

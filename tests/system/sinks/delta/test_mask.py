@@ -80,6 +80,39 @@ def test_a_merge_that_takes_much_of_a_file_writes_it_again_in_place(
     assert stored(tmp_path / "target") == sorted(expected, key=repr)
 
 
+def test_a_merge_that_takes_a_tenth_of_a_file_masks_it(
+    sink: DeltaSink, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mask, "SMALL_BYTES", 0)
+    sink.apply(SECOND, changes((UPDATE, 1, order(14, "new"))))
+    assert gone(files) == {10: 1}
+
+
+def test_a_merge_after_which_more_than_half_of_a_file_is_gone_writes_it_again(
+    sink: DeltaSink, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mask, "SMALL_BYTES", 0)
+    for number in range(5):
+        sink.apply(Epoch(2 + number), changes((DELETE, 1, order(10 + number))))
+        assert gone(files) == {10: number + 1}
+    sink.apply(Epoch(7), changes((DELETE, 1, order(15))))
+    assert gone(files) == {}
+    assert sorted(file.rows or 0 for file in files().values()) == [4, 10, 10]
+    assert stored(tmp_path / "target") == sorted((order(n) for n in range(30) if not 10 <= n < 16), key=repr)
+
+
+def test_a_row_that_is_gone_does_not_come_back_when_its_file_is_written_again(
+    sink: DeltaSink, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mask, "SMALL_BYTES", 0)
+    sink.apply(SECOND, changes((UPDATE, 1, order(14, "second"))))
+    # Key 14 is in the file at a row that is gone, and in the new one.
+    sink.apply(THIRD, changes(*((UPDATE, n, order(n, "third")) for n in (12, 13, 14))))
+    assert gone(files) == {}
+    expected = [order(n, "third" if n in (12, 13, 14) else "a") for n in range(30)]
+    assert stored(tmp_path / "target") == sorted(expected, key=repr)
+
+
 def test_bytes_of_vectors_are_counted_over_commits_and_checkpoints(sink: DeltaSink, files: Files) -> None:
     sizes = 0
     for number in range(3):
