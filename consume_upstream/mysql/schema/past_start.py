@@ -2,7 +2,7 @@
 
 Such a job knows only the definition that the server has now. Rows that were logged under another one would be decoded
 by this one. Often that fails. It does not where the bytes fit both: ENUM labels in another order, another character
-set, two columns that exchanged their names. Then values are wrong, and nothing says so.
+set, two columns that changed places. Then values are wrong, and nothing says so.
 
 So every statement behind the first rows must keep the definition, and one that does not refuses the beginning:
 

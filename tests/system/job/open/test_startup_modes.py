@@ -269,10 +269,12 @@ def test_earliest_passes_a_comment_and_is_refused_by_a_change_of_columns_behind_
     assert logged.differences() == []
     logged.execute("ALTER TABLE {table} MODIFY state VARCHAR(40) CHARACTER SET cp1251")
     after = table_of(logged).written_offset()
+    sink = {"delta": {"path": str(logged.folder / "other")}}
+    again = config_of(logged.job("again", {"startup_mode": "earliest"}, sink=sink))
     with pytest.raises(
         PlanRefusedError, match=r"may have been another table .* holds ALTER TABLE .*orders. MODIFY"
     ) as told:
-        open_job(config_of(logged.job("again", {"startup_mode": "earliest"})), asked_vnodes=None)
+        open_job(again, asked_vnodes=None)
     assert f"{{file: {after.file}, pos: {after.pos}}}" in told.value.hint
 
 
