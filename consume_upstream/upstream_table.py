@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from consume_upstream.log.ahead import LogAhead
 from consume_upstream.log.cascade import CascadingParent
 from consume_upstream.log.offset import CdcOffset, Visibility
 from consume_upstream.log.source_log import SourceLog
@@ -273,10 +274,6 @@ class UpstreamLog(Protocol):
         """
         ...
 
-    def position_before_rows(self, log: SourceLog) -> CdcOffset:
-        """The oldest position, or after the statements about the table that are before its first rows."""
-        ...
-
     def position_at_time(self, moment: datetime, log: SourceLog) -> CdcOffset:
         """Where the first transaction of that second or later begins; the end of the log if there is none yet."""
         ...
@@ -379,6 +376,13 @@ class UpstreamTable(UpstreamLog, Protocol):
         A statement that may change a table ends what is read of that one, as with `read_log`. What is wrong with a
         table is written into its `met` instead of raised: nothing of the table counts then. The others are read on.
         What is wrong with the log raises.
+        """
+        ...
+
+    def look_ahead(self, tables: Sequence[tuple[Self, CdcOffset]]) -> list[LogAhead]:
+        """What the log holds of each of the tables after its offset, in the same order; the log is read once.
+
+        Each table's definition must have been read again after the offset was chosen, and be the same.
         """
         ...
 

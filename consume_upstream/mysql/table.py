@@ -11,6 +11,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from consume_upstream.log.ahead import LogAhead
 from consume_upstream.log.batch import SharedBatch
 from consume_upstream.log.cascade import CascadingParent, together
 from consume_upstream.log.continuity import check_same_file
@@ -24,7 +25,7 @@ from consume_upstream.mysql.binlog.reader import LogBatch, WantedTable, read_log
 from consume_upstream.mysql.connection import SourceAddress, connect
 from consume_upstream.mysql.driver_source import DriverSource
 from consume_upstream.mysql.known_table import KnownTable
-from consume_upstream.mysql.positions import start, statements
+from consume_upstream.mysql.positions import ahead, start, statements
 from consume_upstream.mysql.positions.file_identity import identity_now, take_identity
 from consume_upstream.mysql.positions.prepared import wait_for_prepared
 from consume_upstream.mysql.preflight.facts import has_packed_transactions, read_table_profile
@@ -195,8 +196,8 @@ class MySqlTable(KnownTable):
     def source_log(self, *, with_time: bool = False, stored: CdcOffset | None = None) -> SourceLog:
         return start.read_source_log(self, with_time=with_time, stored=stored)
 
-    def position_before_rows(self, log: SourceLog) -> CdcOffset:
-        return start.position_before_rows(self, log)
+    def look_ahead(self, tables: Sequence[tuple[Self, CdcOffset]]) -> list[LogAhead]:
+        return ahead.look_ahead(tables)
 
     def position_at_time(self, moment: datetime, log: SourceLog) -> CdcOffset:
         return start.position_at_time(self, moment, log)

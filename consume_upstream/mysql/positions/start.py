@@ -12,7 +12,7 @@ what comes before a job's beginning does not concern it, DDL of the table includ
 - By GTID: MySQL finds the first transaction outside a set itself. MariaDB reports the GTID position at the start of a
   file; the last file that begins within the wanted position is walked. Transactions of the set that are after the point
   found are applied again, in order. That does not change what a key is in the end.
-- From the oldest position held: see `before_rows`.
+What the log holds of the table behind the point is looked at afterwards (`ahead`).
 
 Tables may be opened side by side, and beside readers at work. So nothing here is read under an id that another dump may
 have.
@@ -32,7 +32,6 @@ from consume_upstream.mysql.binlog.dump import NO_REPLICA, DumpStream
 from consume_upstream.mysql.binlog.events import EventKind, LogPosition
 from consume_upstream.mysql.binlog.reader import read_log
 from consume_upstream.mysql.known_table import KnownTable
-from consume_upstream.mysql.positions.before_rows import behind_first_statements
 from consume_upstream.mysql.positions.file_identity import identity_now
 from consume_upstream.mysql.positions.first_missing import first_missing_transaction
 from consume_upstream.mysql.server import ask
@@ -43,7 +42,6 @@ __all__ = [
     "file_began_at",
     "position_after_gtids",
     "position_at_time",
-    "position_before_rows",
     "read_source_log",
     "unknown_gtids",
 ]
@@ -96,13 +94,6 @@ def position_at_time(table: KnownTable, moment: datetime, log: SourceLog) -> Cdc
 
     first = _first_false(len(log.files) - 1, only_before)
     return _first_transaction(table, log, log.files[first], lambda found: found.timestamp >= second)
-
-
-def position_before_rows(table: KnownTable, log: SourceLog) -> CdcOffset:
-    """The oldest position, or after the statements about the table that come before its first rows."""
-    start, end = LogPosition(log.oldest.file, log.oldest.pos), LogPosition(log.newest.file, log.newest.pos)
-    found = behind_first_statements(table, start, end)
-    return log.oldest if found == start else _offset(log, (found.number, found.pos))
 
 
 def position_after_gtids(table: KnownTable, text: str, log: SourceLog) -> CdcOffset:

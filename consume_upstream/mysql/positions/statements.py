@@ -11,8 +11,6 @@ and none that was logged later.
 
     read A ── end of the log ── read B        A = B: no statement was logged or finished between the two
 
-The log is read here under a server id that no reader of the job has: other tables may be captured meanwhile.
-
 A table that is gone may come back: tools that change a table online drop or rename it and put another in its place. It
 counts as ended only if no statement brings it back within a minute of the log.
 
@@ -33,29 +31,22 @@ from pymysql.connections import Connection
 from consume_upstream.log.continuity import check_same_file
 from consume_upstream.log.gtid import GtidSet, sampled_of
 from consume_upstream.log.identity import LogIdentity
-from consume_upstream.log.offset import CdcOffset, era_shift
+from consume_upstream.log.offset import CdcOffset
 from consume_upstream.log.statement import FoundStatement, LogCut, PassedStatement
 from consume_upstream.mysql import sql
-from consume_upstream.mysql.binlog.batch import TransactionBook
 from consume_upstream.mysql.binlog.dump import NO_REPLICA
-from consume_upstream.mysql.binlog.events import LogPosition, Statement
-from consume_upstream.mysql.binlog.judge import EventJudge, TableJudge
-from consume_upstream.mysql.binlog.place import Place
+from consume_upstream.mysql.binlog.events import LogPosition
 from consume_upstream.mysql.binlog.reader import read_log
 from consume_upstream.mysql.known_table import KnownTable
 from consume_upstream.mysql.positions.file_identity import identity_now, take_identity
-from consume_upstream.mysql.positions.judged_stretch import judge_stretch
-from consume_upstream.mysql.schema.creation import last_creation, with_rows
+from consume_upstream.mysql.positions.logged_statements import LoggedStatement, logged_statements
+from consume_upstream.mysql.schema.creation import last_creation
 from consume_upstream.mysql.schema.current_table import CurrentTable, read_current
 from consume_upstream.mysql.schema.derive import effect_of_first
 from consume_upstream.mysql.schema.follow_partitions import changes_partitions, partitions_after
 from consume_upstream.mysql.server import ask
 from consume_upstream.mysql.sql import quoted
-from consume_upstream.mysql.statements.actions import actions_of
-from consume_upstream.mysql.statements.effect import Effect, text_of
 from consume_upstream.mysql.statements.table_actions import (
-    Cascades,
-    ContentChanged,
     Nothing,
     PartitionsEmptied,
     TableAction,
@@ -91,7 +82,7 @@ def effect_of(
     None if that cannot be said yet. `gone` says what becomes of the rows of partitions that are dropped.
     """
     seen = _see(table)
-    now, logged = seen.now, _statements(table, found.before, seen.end, folds=seen.folds)
+    now, logged = seen.now, logged_statements(table, found.before, seen.end, folds=seen.folds)
     chain = [each.actions for each in logged]
     effect = effect_of_chain(table.definition, chain, now, gone=gone)
     exchanged = [action for action in (chain or [()])[0] if _is_exchange(action)]
@@ -111,7 +102,7 @@ def created_since(table: KnownTable, after: CdcOffset) -> CreatedTable | None:
     None if the log does not show it, or does not show it exactly.
     """
     seen = _see(table)
-    return _creation(table, after, seen, _statements(table, after, seen.end, folds=seen.folds))
+    return _creation(table, after, seen, logged_statements(table, after, seen.end, folds=seen.folds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +130,7 @@ def _see(table: KnownTable) -> _Seen:
 
 
 def _creation(
-    table: KnownTable, after: CdcOffset, seen: _Seen, logged: Sequence[_LoggedStatement]
+    table: KnownTable, after: CdcOffset, seen: _Seen, logged: Sequence[LoggedStatement]
 ) -> CreatedTable | None:
     """The last CREATE of the stretch, if the table is still what it was after it."""
     now = seen.now
@@ -178,7 +169,7 @@ def _came_empty(table: KnownTable, found: FoundStatement, exchanged: Sequence[Ta
         if error.retryable:
             raise
         return False
-    later = _statements(table, found.before, table.written_offset(), folds=folds)[1:]
+    later = logged_statements(table, found.before, table.written_offset(), folds=folds)[1:]
     moved = any(changes_partitions(each.actions, table.definition.partitioning) for each in later)
     return not rows and not moved
 
@@ -292,62 +283,6 @@ def _wait_for_statements(connection: Connection, table: KnownTable) -> None:
     except SourceError as error:
         if error.retryable:
             raise
-
-
-@dataclass(frozen=True, slots=True)
-class _LoggedStatement:
-    """A statement about the table: what it does, and its place."""
-
-    actions: tuple[TableAction, ...]
-    at: LogCut
-
-
-def _statements(table: KnownTable, after: CdcOffset, upto: CdcOffset, *, folds: bool) -> list[_LoggedStatement]:
-    """The statements about the table in the stretch; rows are left alone."""
-    start, stop = LogPosition(after.file, after.pos), LogPosition(upto.file, upto.pos)
-    judge = _CollectsStatements(table, start, folds=folds)
-    judge_stretch(table, _LenientJudge(judge.place, [judge]), start, stop)
-    return judge.found
-
-
-class _CollectsStatements(TableJudge):
-    """Looks at every statement about the table, and at nothing else."""
-
-    def __init__(self, table: KnownTable, start: LogPosition, *, folds: bool) -> None:
-        super().__init__(Place(start, TransactionBook(None)), table.definition, table.identity.flavour)
-        self.found: list[_LoggedStatement] = []
-        self._folds, self._era, self._follows_parents = folds, table.era, table.follows_parents
-
-    def accept_map(self, event: bytes) -> bool:  # noqa: ARG002 - what it says of the rows does not matter
-        """Rows are not read, so that nothing is said about their table."""
-        return False
-
-    def refuse_statement(self, effect: Effect, statement: Statement) -> None:
-        if effect is Effect.SCHEMA:
-            actions = actions_of(statement, *self.name, folds_names=self._folds)
-            if self._follows_parents:
-                actions = tuple(ContentChanged(each.reason) if isinstance(each, Cascades) else each for each in actions)
-            if self.place.begun:
-                # CREATE … SELECT: rows follow in its transaction.
-                actions = with_rows(actions)
-            self.found.append(_LoggedStatement(actions, self._cut(statement)))
-
-    def _cut(self, statement: Statement) -> LogCut:
-        """Its place, by the numbers that files have in the job's offsets."""
-        files = era_shift(self._era)
-        (first, begin), (last, end) = self._around(statement)
-        around = (first + files, begin), (last + files, end)
-        return LogCut(*around, text_of(statement)[:500], *self.place.open_statement(0)[1:])
-
-    def pass_over(self, statement: Statement) -> None:
-        self.refuse_statement(Effect.SCHEMA, statement)
-
-
-class _LenientJudge(EventJudge):
-    """Passes over every event that is not understood."""
-
-    def judge_unknown(self, event: bytes) -> None:
-        """The reader that captures the rows refuses what it does not understand."""
 
 
 def _gtids_at(table: KnownTable, after: CdcOffset, point: CdcOffset) -> str:

@@ -30,7 +30,7 @@ from consume_upstream.mysql.statements.table_actions import (
     TableGone,
 )
 
-__all__ = ["last_creation", "with_rows"]
+__all__ = ["drops_foreign_key", "keeps_rows_in_the_log", "last_creation", "with_rows"]
 
 _KEEP_DEFINITION = (Nothing, DefaultChanged, TableEmptied)
 
@@ -49,14 +49,19 @@ def last_creation(chain: Sequence[tuple[TableAction, ...]], *, primary: bool) ->
             if isinstance(action, TableCame | TableGone):
                 existed = isinstance(action, TableCame)
                 found = at if isinstance(action, TableCame) and action.empty else None
-            elif not _keeps_rows_in_the_log(action, primary=primary):
+            elif not keeps_rows_in_the_log(action, primary=primary):
                 found = None
     return found
 
 
-def _keeps_rows_in_the_log(action: TableAction, *, primary: bool) -> bool:
+def drops_foreign_key(action: TableAction) -> bool:
+    """Whether the action drops a foreign key, or may do so."""
+    return isinstance(action, Nothing | KeyChanged) and action.what in DROPS_FOREIGN_KEY
+
+
+def keeps_rows_in_the_log(action: TableAction, *, primary: bool) -> bool:
     """Whether the table has the same columns and key after the action, and no foreign key has gone."""
-    if isinstance(action, Nothing | KeyChanged) and action.what in DROPS_FOREIGN_KEY:
+    if drops_foreign_key(action):
         return False
     return isinstance(action, _KEEP_DEFINITION) or (primary and isinstance(action, KeyChanged))
 

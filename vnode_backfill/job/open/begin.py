@@ -2,7 +2,7 @@
 
 The first offset is taken *before* minimum, maximum and the plan. A row that is logged but not yet visible must come by
 the log, or it would be in neither log nor plan. Nothing is written here: a beginning that cannot be used is refused
-first.
+first. What the log holds behind a beginning in the past is looked at afterwards (`past`).
 """
 
 from __future__ import annotations
@@ -64,11 +64,6 @@ def begin(config: Config, table: UpstreamTable, shared: CdcOffset | None = None)
     same = first.number == end.number and first >= end and not first.log
     first = replace(first, log=end.log) if same else table.identified(first)
     check_unchanged(table)
-    if isinstance(start.from_, Earliest) and first != log.oldest:
-        passed = (
-            f"statements about the table before its first rows in the log are passed over: the job begins at {first}"
-        )
-        start = replace(start, notes=(*start.notes, passed))
     check_target(config, table.definition, handoff, state_store(config).folder)
     return Beginning(start, first, log.oldest, handoff)
 
@@ -80,8 +75,8 @@ def _first_offset(config: Config, table: UpstreamTable, start: StartPlan, log: S
         case At(offset=offset):
             _check_boundary(config, table, offset, log)
             return offset
-        case Earliest():
-            return table.position_before_rows(log)
+        case Earliest(offset=offset):
+            return offset
         case Saved(offset=offset):
             return offset
         case AtGtids(gtids=gtids):

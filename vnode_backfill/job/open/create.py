@@ -33,6 +33,7 @@ from vnode_backfill.job.open.begin import Beginning, begin
 from vnode_backfill.job.open.handoff import record_start
 from vnode_backfill.job.open.locations import owner
 from vnode_backfill.job.open.opened import Opened, acquire, held_lease, released_if_refused
+from vnode_backfill.job.open.past import followable
 from vnode_backfill.job.open.planning import FirstPlans, Pace
 from vnode_backfill.job.open.sink import prepare_buffer, prepare_new
 from vnode_backfill.job.open.source import look_at_source, open_table
@@ -64,6 +65,7 @@ def create_job(
     with plans.left_if_unfinished():
         refuse(look_at_source(config))
         planned = planned_from(config, examined_table(config), plans=plans)
+        planned = replace(planned, beginning=followable(config, planned.table, planned.beginning))
         before_writing()
         acquire(config, store)
         return released_if_refused(store, lambda: _create(config, store, planned))
@@ -74,7 +76,7 @@ def create_walk(config: Config, store: SingleStore, *, before_writing: BeforeWri
     refuse(look_at_source(config))
     table = _unpartitioned(open_table(config))
     table.check_walkable()
-    beginning = begin(config, table)
+    beginning = followable(config, table, begin(config, table))
     before_writing()
     store.acquire_lease(owner(), config.state.lease)
     return released_if_refused(store, lambda: _create_walk(config, store, table, beginning))
@@ -110,7 +112,8 @@ def examined_table(config: Config) -> UpstreamTable:
 def planned_from(config: Config, table: UpstreamTable, first: CdcOffset | None = None, *, plans: FirstPlans) -> Planned:
     """The beginning, and then the plan. `first` is the offset of tables that begin together.
 
-    A plan that an earlier driver has begun is continued, from its own first offset.
+    A plan that an earlier driver has begun is continued, from its own first offset. Whoever calls this looks at what
+    the log holds behind a beginning in the past (`past`).
     """
     begun = plans.begun(config, table)
     beginning = begin(config, table, first if begun is None else begun.first)

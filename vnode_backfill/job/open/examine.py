@@ -10,6 +10,7 @@ from vnode_backfill.config.job import Config, Executor
 from vnode_backfill.job.open.begin import Beginning, begin
 from vnode_backfill.job.open.create import no_ranges
 from vnode_backfill.job.open.locations import state_store
+from vnode_backfill.job.open.past import followable
 from vnode_backfill.job.open.resume import check_executor, continue_at
 from vnode_backfill.job.open.source import look_at_source, open_table
 from vnode_backfill.job.sink.configured import configured_sink
@@ -40,7 +41,10 @@ def examine_source(config: Config) -> Examined:
     findings = (*findings, *configured_sink(config).findings(table.definition))
     if any(finding.level is Level.REFUSED for finding in findings):
         return Examined(findings, None, None)
-    beginning = begin(config, table) if loaded is None else continue_at(config, table, loaded)
+    if loaded is None:
+        beginning = followable(config, table, begin(config, table))
+    else:
+        beginning = continue_at(config, table, loaded)
     facts, plan = (
         _walked_whole(table)
         if config.executor is Executor.SINGLE

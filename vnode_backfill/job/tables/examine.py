@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from consume_upstream.upstream_table import UpstreamTable
 from vnode_backfill.config.job import Config, StartupMode
 from vnode_backfill.config.tables import Chosen, priority_of, table_config
 from vnode_backfill.job.open.begin import Beginning, begin
 from vnode_backfill.job.open.examine import Examined, cut
 from vnode_backfill.job.open.locations import state_folder
+from vnode_backfill.job.open.past import followed
 from vnode_backfill.job.open.source import (
     LookedAtServer,
     configured_tables,
@@ -37,6 +39,7 @@ Progress = Callable[[int, int], None]
 """Is called at least once a second with how many tables of how many were looked at."""
 
 _PATIENCE = 1.0
+_PAST = (StartupMode.EARLIEST, StartupMode.SPECIFIC, StartupMode.TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +97,9 @@ def examine_tables(config: Config, *, only: Sequence[str] = (), progress: Progre
         _side_by_side(looking, names, at_once(config), progress),
         key=lambda table: (table.priority, table.rows, table.name),
     )
-    accepted = next((table.name for table in tables if not table.is_refused), None)
-    beginning = None if accepted is None or exists else _beginning(looking.config_of(accepted))
+    tables = looking.followable(tables)
+    accepted = next((table for table in tables if not table.is_refused), None)
+    beginning = None if accepted is None or exists else _beginning(looking.config_of(accepted.name), accepted.examined)
     return ExaminedTables(findings, tuple(tables), beginning)
 
 
@@ -115,6 +119,8 @@ class _Looking:
     chosen: Chosen
     server: LookedAtServer
     exists: bool
+    past: dict[TableName, tuple[Config, UpstreamTable, Beginning]] = field(default_factory=dict)
+    """Where tables begin that begin in the past."""
 
     def config_of(self, name: TableName) -> Config:
         return table_config(self.config, name, fold_case=self.chosen.fold_case)
@@ -131,8 +137,14 @@ class _Looking:
         except BackfillError as error:
             if error.retryable:
                 raise
-            fact = f"{error.message}: {error.detail}" if error.detail else error.message
-            return ExaminedTable(name, priority, _refused(Finding(Level.REFUSED, "table", fact, error.hint)))
+            return ExaminedTable(name, priority, _refused(_about(error)))
+
+    def followable(self, tables: Sequence[ExaminedTable]) -> list[ExaminedTable]:
+        """The tables after a look at what the log holds behind their beginnings, if these are in the past."""
+        begun = [self.past[table.name] for table in tables if not table.is_refused and table.name in self.past]
+        names = [TableName(config.mysql.database, config.mysql.table) for config, _, _ in begun]
+        found = dict(zip(names, followed(begun), strict=True))
+        return [_followed(table, found.get(table.name)) for table in tables]
 
     def _examined(self, name: TableName, priority: int, config: Config) -> ExaminedTable:
         sink = configured_sink(config)
@@ -153,6 +165,9 @@ class _Looking:
         facts, plan = cut(config, table, snapshot=mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT))
         findings += sink.outlook(facts, exists=self.exists, follows=mode is not StartupMode.SNAPSHOT)
         refused = _is_refused(findings)
+        if not refused and not self.exists and mode in _PAST:
+            table = table.with_parents()
+            self.past[name] = config, table, begin(config, table)
         return replace(seen, examined=Examined(findings, None if refused else facts, None if refused else plan))
 
 
@@ -216,8 +231,21 @@ def _about_patterns(chosen: Chosen) -> Iterator[Finding]:
         yield Finding(Level.REFUSED, "tables", fact, "mysql.tables: a table that exists")
 
 
-def _beginning(config: Config) -> Beginning:
-    return begin(config, open_table(config).with_parents())
+def _followed(table: ExaminedTable, found: Beginning | BackfillError | None) -> ExaminedTable:
+    if isinstance(found, BackfillError):
+        examined = Examined((*table.examined.findings, _about(found)), None, None)
+    else:
+        examined = replace(table.examined, beginning=found)
+    return replace(table, examined=examined)
+
+
+def _about(error: BackfillError) -> Finding:
+    fact = f"{error.message}: {error.detail}" if error.detail else error.message
+    return Finding(Level.REFUSED, "table", fact, error.hint)
+
+
+def _beginning(config: Config, examined: Examined) -> Beginning:
+    return examined.beginning or begin(config, open_table(config).with_parents())
 
 
 def _of_many(finding: Finding) -> Finding:

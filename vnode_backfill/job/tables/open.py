@@ -23,7 +23,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from consume_upstream.log.offset import CdcOffset
@@ -31,6 +31,7 @@ from consume_upstream.upstream_table import UpstreamTable
 from progress.store.tables_store import TablesStore
 from vnode_backfill.config.job import Config, NewTables
 from vnode_backfill.config.tables import Chosen, is_chosen, priority_of
+from vnode_backfill.job.open.begin import Beginning
 from vnode_backfill.job.open.create import (
     Planned,
     examined_table,
@@ -40,6 +41,7 @@ from vnode_backfill.job.open.create import (
 )
 from vnode_backfill.job.open.locations import owner
 from vnode_backfill.job.open.opened import Opened, acquire
+from vnode_backfill.job.open.past import followed, is_past
 from vnode_backfill.job.open.planning import FirstPlans, Pace, forget_finished
 from vnode_backfill.job.open.resume import take_up
 from vnode_backfill.job.open.source import (
@@ -296,7 +298,21 @@ class TablesOpener:
                 return planned_from_creation(self._own(name), tables[name], created[name], plans=self._plans)
             return planned_from(self._own(name), tables[name], first, plans=self._plans)
 
-        return self._kept(self._side_by_side(plan, tuple(tables)), done)
+        planned = self._kept(self._side_by_side(plan, tuple(tables)), done)
+        return self._kept(self._followable(planned), done)
+
+    def _followable(self, planned: Mapping[TableName, Planned]) -> list[tuple[TableName, Planned | BackfillError]]:
+        """Those that begin in the past where the log allows it. What is wrong with the log concerns all of them."""
+        begun = [(self._own(name), each.table, each.beginning) for name, each in planned.items()]
+        found: Sequence[Beginning | BackfillError]
+        try:
+            found = followed(begun)
+        except BackfillError as error:
+            found = [error if is_past(each.beginning) else each.beginning for each in planned.values()]
+        return [
+            (name, each if isinstance(each, BackfillError) else replace(planned[name], beginning=each))
+            for name, each in zip(planned, found, strict=True)
+        ]
 
     def _write(self, name: TableName, planned: Planned) -> OpenedTable:
         config, store = self._own(name), self.store.table(str(name))

@@ -261,16 +261,21 @@ def test_earliest_brings_a_table_that_was_created_in_the_log_as_a_whole(spark: S
     assert logged.differences() == []
 
 
-def test_earliest_stops_at_a_statement_behind_rows_of_the_table_and_names_the_way_on(
+def test_earliest_passes_a_comment_and_is_refused_by_a_change_of_columns_behind_rows_of_the_table(
     spark: SparkSession, logged: Source
 ) -> None:
     logged.execute("ALTER TABLE {table} COMMENT 'of late'")
-    with pytest.raises(BackfillError, match=r"a statement in the log at .* may change table") as caught:
-        logged.to_live(spark, logged.job("all", {"startup_mode": "earliest"}))
-    assert caught.value.detail.startswith("ALTER TABLE")
-    assert (
-        "may begin after the statement instead, with mysql.cdc.startup_mode specific or timestamp" in caught.value.hint
-    )
+    logged.to_live(spark, logged.job("all", {"startup_mode": "earliest"}))
+    assert logged.differences() == []
+    logged.execute("ALTER TABLE {table} MODIFY state VARCHAR(40) CHARACTER SET cp1251")
+    after = table_of(logged).written_offset()
+    sink = {"delta": {"path": str(logged.folder / "other")}}
+    again = config_of(logged.job("again", {"startup_mode": "earliest"}, sink=sink))
+    with pytest.raises(
+        PlanRefusedError, match=r"may have been another table .* holds ALTER TABLE .*orders. MODIFY"
+    ) as told:
+        open_job(again, asked_vnodes=None)
+    assert f"{{file: {after.file}, pos: {after.pos}}}" in told.value.hint
 
 
 @pytest.mark.parametrize(
@@ -281,8 +286,6 @@ def test_earliest_stops_at_a_statement_behind_rows_of_the_table_and_names_the_wa
         (["CREATE TABLE {t} (id INT)", "INSERT INTO other VALUES (2)", "ALTER TABLE {t} ADD PRIMARY KEY (id)", "INSERT INTO {t} VALUES (1)"], 3),
         (["CREATE TABLE {t} (id INT PRIMARY KEY)", "INSERT INTO {t} VALUES (1)", "ALTER TABLE {t} COMMENT 'x'"], 1),
         (["CREATE TABLE {t} (id INT PRIMARY KEY)", "FLUSH BINARY LOGS", "TRUNCATE {t}"], 3),
-        # A job cannot begin inside a transaction.
-        (["CREATE TABLE {t} (id INT PRIMARY KEY) SELECT 1 AS id"], 0),
     ],
 )  # fmt: skip
 def test_statements_are_passed_over_up_to_the_first_rows(logged: Source, statements: list[str], passed: int) -> None:
@@ -294,9 +297,19 @@ def test_statements_are_passed_over_up_to_the_first_rows(logged: Source, stateme
         ends.append(reader.written_offset())
     config = config_of(logged.job("late", {"startup_mode": "earliest"}))
     table = open_table(config.model_copy(update={"mysql": config.mysql.model_copy(update={"table": "late"})}))
-    log = table.source_log()
-    found = table.position_before_rows(log)
-    assert ends[passed - 1] < found <= ends[passed] if passed else found == log.oldest
+    (found,) = table.look_ahead([(table, table.source_log().oldest)])
+    assert ends[passed - 1] < found.begin <= ends[passed]
+    assert not found.changing
+
+
+def test_a_create_whose_rows_are_in_its_transaction_is_not_passed_over(logged: Source) -> None:
+    logged.execute("CREATE TABLE late (id INT PRIMARY KEY) SELECT 1 AS id")
+    config = config_of(logged.job("late", {"startup_mode": "earliest"}))
+    table = open_table(config.model_copy(update={"mysql": config.mysql.model_copy(update={"table": "late"})}))
+    oldest = table.source_log().oldest
+    (found,) = table.look_ahead([(table, oldest)])
+    (statement,) = found.changing
+    assert (found.begin, statement.after) == (oldest, None)
 
 
 def test_a_table_that_is_changed_while_its_job_is_created_is_refused(logged: Source) -> None:

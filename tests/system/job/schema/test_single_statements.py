@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,14 @@ SLOWLY: dict[str, object] = {"rows_per_second": 300, "backoff": "200ms"}
 
 
 @pytest.fixture
-def case(source_server: SqlServer, database: str, tmp_path: Path) -> Iterator[JobCase]:
+def case(source_server: SqlServer, database: str, tmp_path: Path) -> JobCase:
     execute(
         source_server, database, "CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(20)) CHARACTER SET utf8mb4",
         "INSERT INTO t SELECT n, n * 2, CONCAT('row ', n) FROM "
         "(WITH RECURSIVE k AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM k WHERE n < 900) SELECT n FROM k) k",
     )  # fmt: skip
     settings = {"executor": "single", "limits": SLOWLY, "epoch": {"backfill": "300ms", "live": "100ms"}}
-    yield JobCase(source_server, tmp_path, database, "t", settings=settings)
+    return JobCase(source_server, tmp_path, database, "t", settings=settings)
 
 
 @pytest.mark.timeout(600)

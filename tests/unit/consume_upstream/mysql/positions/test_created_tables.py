@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from consume_upstream.mysql.binlog.events import LogPosition, Statement
+from consume_upstream.log.offset import CdcOffset
+from consume_upstream.mysql.binlog.events import Statement
+from consume_upstream.mysql.binlog.route import POSITION
 from consume_upstream.mysql.connection import SourceAddress
 from consume_upstream.mysql.known_table import KnownTable
-from consume_upstream.mysql.positions.statements import _CollectsStatements
+from consume_upstream.mysql.positions.logged_statements import CollectsStatements, open_look
 from consume_upstream.mysql.server import ServerIdentity
 from consume_upstream.mysql.statements.effect import Effect
 from consume_upstream.mysql.statements.table_actions import TableCame
@@ -14,13 +16,14 @@ from tests.unit.progress.state.state_examples import DEFINITION
 NAME = f"`{DEFINITION.database}`.`{DEFINITION.table}`"
 
 
-def collected(*, in_transaction: bool, era: int = 0) -> _CollectsStatements:
+def collected(*, in_transaction: bool, era: int = 0) -> CollectsStatements:
     table = KnownTable(
         SourceAddress("h", 3306, "u", "p"), DEFINITION, ServerIdentity("mysql", (8, 0, 33), "s"), era=era
     )
-    judge = _CollectsStatements(table, LogPosition("binlog.000003", 400), folds=False)
+    (judge,), _ = open_look([(table, CdcOffset.at("s", "binlog.000003", 400, era=era))], folds=False)
     if in_transaction:
         judge.place.begin_transaction()
+    judge.place.state[POSITION] += 100
     statement = Statement("", f"CREATE TABLE {NAME} (id INT PRIMARY KEY)".encode())
     judge.refuse_statement(Effect.SCHEMA, statement)
     return judge
