@@ -23,7 +23,11 @@ def case(source_server: SqlServer, database: str, tmp_path: Path) -> JobCase:
         "INSERT INTO t SELECT n, n * 2, CONCAT('row ', n) FROM "
         "(WITH RECURSIVE k AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM k WHERE n < 900) SELECT n FROM k) k",
     )  # fmt: skip
-    settings = {"executor": "single", "limits": SLOWLY, "epoch": {"backfill": "300ms", "live": "100ms"}}
+    settings: dict[str, object] = {
+        "executor": "single",
+        "limits": SLOWLY,
+        "epoch": {"backfill": "300ms", "live": "100ms"},
+    }
     return JobCase(source_server, tmp_path, database, "t", settings=settings)
 
 
