@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from consume_upstream.log.offset import CdcOffset
 from vnode_backfill.words.errors import OffsetError, StateError
@@ -34,6 +34,16 @@ class Cut:
     targets: Mapping[str, Target]
     left_out: Mapping[str, str]
     """Tables that are not part of it, and why."""
+
+    def version_kept(self, name: str, sink: str, now: datetime, kept_for: timedelta) -> int | None:
+        """The version of a table's target that readers may ask for still; None if the cut names none, or is too old.
+
+        A table that has another target than at the cut is not meant.
+        """
+        target = self.targets.get(name)
+        if target is None or target.sink != sink or now >= self.at + kept_for:
+            return None
+        return target.version
 
     def to_json(self) -> str:
         return json.dumps(

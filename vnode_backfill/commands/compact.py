@@ -13,7 +13,7 @@ from consume_upstream.buffer import ChangeBuffer
 from progress.store.store import Loaded
 from vnode_backfill.commands.stored_job import stored_job
 from vnode_backfill.commands.tables.asked import check_one_table
-from vnode_backfill.commands.tables.upkeep import compact_tables
+from vnode_backfill.commands.tables.upkeep import KeptVersion, compact_tables, none_kept
 from vnode_backfill.config.job import Config, Executor
 from vnode_backfill.config.values import reveal
 from vnode_backfill.job.open.known_table import shape_in_sink
@@ -28,19 +28,29 @@ _WHOLE_STEPS = 3
 
 
 def compact(
-    config: Config, *, sweep_only: bool = False, only: Sequence[str] = (), say: Callable[[str], None] = print
+    config: Config,
+    *,
+    sweep_only: bool = False,
+    only: Sequence[str] = (),
+    kept: KeptVersion = none_kept,
+    say: Callable[[str], None] = print,
 ) -> int:
     """Join all small files of the target, sweep target and buffer, and tidy the target's log.
 
     The job may run meanwhile, and need not. `only` are the tables of a job of many whose targets are meant.
     """
     if config.many:
-        return compact_tables(config, only, lambda own, tell: compact(own, sweep_only=sweep_only, say=tell), say)
+
+        def one(own: Config, kept: KeptVersion, tell: Callable[[str], None]) -> int:
+            return compact(own, sweep_only=sweep_only, kept=kept, say=tell)
+
+        return compact_tables(config, only, one, say)
     check_one_table(config, only)
     _, loaded = stored_job(config)
     record = loaded.record
     sink, policy = configured_sink(config).compacted_by_request(record)
     sink.use(shape_in_sink(loaded))
+    sink.keep(kept(record.sink))
     if not sweep_only:
         check_walked(loaded)
         say(_compacted(join_all(sink, policy)))

@@ -28,7 +28,7 @@ from progress.store.store import StateStore
 from vnode_backfill.commands.compact import check_walked
 from vnode_backfill.commands.requests import writable_job
 from vnode_backfill.commands.tables.asked import check_one_table
-from vnode_backfill.commands.tables.upkeep import upgrade_tables
+from vnode_backfill.commands.tables.upkeep import KeptVersion, none_kept, upgrade_tables
 from vnode_backfill.config.job import Config, MergeMode
 from vnode_backfill.job.open.known_table import shape_in_sink
 from vnode_backfill.job.open.opened import acquire, held_lease
@@ -48,20 +48,26 @@ def upgrade(config: Config, *, merge: MergeMode, only: Sequence[str] = (), say: 
     store, _ = writable_job(config)
     acquire(config, store)
     try:
-        _turn_over(merge, config, store, store, say)
+        _turn_over(merge, config, store, store, none_kept, say)
     finally:
         store.release()
     return 0
 
 
 def _turn_over(
-    merge: MergeMode, config: Config, store: StateStore, leased: HoldsLease, say: Callable[[str], None]
+    merge: MergeMode,
+    config: Config,
+    store: StateStore,
+    leased: HoldsLease,
+    kept: KeptVersion,
+    say: Callable[[str], None],
 ) -> None:
     loaded = store.load()
     if loaded is None:
         raise StateError(f"job {config.job} vanished from {config.state.path}")
     sink = configured_sink(config).turned_over(loaded.record, held_lease(store), merge)
     sink.use(shape_in_sink(loaded))
+    sink.keep(kept(loaded.record.sink))
     if merge is MergeMode.VECTORS:
         _to_vectors(sink, store, loaded.record, say)
     else:

@@ -85,14 +85,14 @@ def _of_executor(config: Config) -> Faults:
 
 
 def _of_cut(config: Config) -> Faults:
-    """A cut is to be read until the next one is made, and its versions stay for as long as superseded files do."""
-    cut, kept = config.epoch.cut, config.kept_for
+    """A cut is to be read until the next one is made, and its versions are kept for no longer than that."""
+    cut, kept = config.epoch.cut, config.cut_kept_for
     if cut is not None and config.sink.delta is not None and cut >= kept:
         yield (
             "epoch.cut",
             (
-                f"is {format_duration(cut)}; must be less than sink.delta.retention, which is {format_duration(kept)}: "
-                "a cut could not be read until the next one"
+                f"is {format_duration(cut)}; must be less than {format_duration(kept)}, for which a cut is kept: it "
+                "could not be read until the next one"
             ),
         )
 

@@ -12,6 +12,9 @@ already: if it holds this number, the commit has landed. Any other failure leave
 tries again looks the transaction up first. A driver that slept for longer than the log is kept finds no file where it
 writes, though the table has gone on: a checkpoint above its commit says so, and the commit counts for nothing.
 
+A version that readers were told of (`keep`) stays whole: the sweep keeps its files and vectors, and the log's upkeep
+everything from a checkpoint before it on.
+
 What a commit says of itself is its note. It is in the commit information. A job looks only for the notes of its newest
 epoch. The log's upkeep keeps those, and every entry of the last days.
 
@@ -52,6 +55,7 @@ from vnode_backfill.delta.log.protocol import check_writable
 from vnode_backfill.delta.log.removals import removals
 from vnode_backfill.delta.log.replay import (
     TableVersion,
+    at_version,
     backwards,
     checkpoint_behind,
     created,
@@ -60,7 +64,7 @@ from vnode_backfill.delta.log.replay import (
 from vnode_backfill.delta.log.schema import schema_text
 from vnode_backfill.delta.log.upkeep import checkpoint_due, clean, make_checkpoint, waits_since
 from vnode_backfill.delta.storage import Storage, storage_errors
-from vnode_backfill.delta.sweep import Sweep, swept
+from vnode_backfill.delta.sweep import Sweep, lost_parts, swept
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import FencedError, LawBrokenError, OvertakenError, SinkError, StateError
 
@@ -76,6 +80,8 @@ class HeldVersion:
 
     table: TableVersion | None = None
     lock: Lock = field(default_factory=Lock)
+    told: int | None = None
+    """The version that readers were told of, and that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,16 +301,38 @@ class DeltaLog:
                 self.held.table = self.held.table.with_checkpoint(table.version)
         return size
 
+    def keep(self, version: int | None) -> None:
+        """Let this version be read until another one is named, or None. It is not stored: every process must be told.
+
+        A version that is gone already keeps nothing.
+        """
+        self.held.told = version
+
+    def is_readable(self, version: int) -> bool:
+        """Whether the log leads to this version, and every file that it is made of is there."""
+        with storage_errors(f"version {version} of {self.what} cannot be looked at in {self.storage.path}"):
+            found = at_version(self.storage, version)
+            return found is not None and not lost_parts(found, self.storage.list_files(without=LOG))
+
+    def superseded_at(self, version: int) -> datetime | None:
+        """When the commit behind this version was made; None if the log has none."""
+        with storage_errors(f"version {version} of {self.what} cannot be looked at in {self.storage.path}"):
+            return self.storage.modified(commit_name(version + 1))
+
     def sweep(self, retention: timedelta) -> list[str]:
         """Delete files that no version within the retention refers to, and files never committed that are a day old.
 
-        A task writes a file before it is committed, and its epoch may last for days: files of an epoch that has not
-        ended are wanted, however old they are.
+        What the version that readers were told of is made of stays, however long ago it was superseded. A task writes a
+        file before it is committed, and its epoch may last for days: files of an epoch that has not ended are wanted,
+        however old they are.
         """
         with storage_errors(f"{self.storage.path} cannot be swept"):
             table = self.open()
             sweep = Sweep(datetime.now(UTC), retention, self._newest_epoch(table), prepared_jobs(table))
-            gone = sweep.unneeded(self.storage.list_files(without=LOG), self.open, partial(removals, self.storage))
+            told = self.held.told
+            kept = None if told is None or told >= table.version else at_version(self.storage, told)
+            removed = partial(removals, self.storage)
+            gone = sweep.unneeded(self.storage.list_files(without=LOG), self.open, removed, kept)
             return swept(self.storage, gone)
 
     def note(self, table: TableVersion, kind: str, epoch: Epoch) -> str | None:
@@ -365,10 +393,14 @@ class DeltaLog:
         return backwards(self.storage, table.version, _SEARCHED_COMMITS)
 
     def _needed_from(self, table: TableVersion) -> int:
-        """The first commit whose note may be asked for: of this job's newest epoch, whatever the kind."""
-        newest_epoch = self._newest_epoch(table)
+        """The first commit whose note may be asked for, of this job's newest epoch, whatever the kind; or that of the
+        version that readers were told of, if it comes before and is still there."""
+        newest_epoch, told = self._newest_epoch(table), self.held.told
         apps = [app for app, epoch in self._own(table).items() if epoch == newest_epoch]
-        return min((self._place(table, app) for app in apps), default=table.version)
+        noted = min((self._place(table, app) for app in apps), default=table.version)
+        if told is None or told >= noted or self.storage.tag_of(commit_name(told)) is None:
+            return noted
+        return told
 
     def _newest_epoch(self, table: TableVersion) -> int:
         """The newest epoch of this job that has landed, of whatever kind; 0 if none has."""

@@ -5,6 +5,7 @@ version within the retention needs, nor one that a task has written and the driv
 table is made of a data file and, if it has one, of the file that holds its vector.
 
     live, in any form                              → kept
+    part of the version that readers were told of  → kept
     removed, longer ago than the retention         → goes
     removed, within the retention                  → kept
     of an epoch that may still be committed        → kept
@@ -38,6 +39,8 @@ from vnode_backfill.delta.vectors import FOLDER, path_of, vector_path
 UNCOMMITTED_HOURS = 24
 """A file that was never committed is left alone for so long, whatever the retention."""
 _OF_EPOCH = re.compile(r"e(\d+)-")
+_ABSOLUTE = "*/"
+"""Begins the key of a file that is named by an absolute path."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -57,10 +60,11 @@ class Sweep:
         listed: Iterable[StoredFile],
         live: Callable[[], TableVersion],
         removals: Callable[[], Removals],
+        told: TableVersion | None = None,
     ) -> list[str]:
-        """The paths of files that nobody needs."""
+        """The paths of files that nobody needs; whatever the version `told` is made of is needed."""
         found = [file for file in listed if self._is_looked_at(file.path)]
-        kept = {place for file in live().files.values() for place in _places(file.path, file.vector)}
+        kept = parts_of(live()) | (set() if told is None else parts_of(told))
         removed = _last_removed(removals())
         return [file.path for file in found if not kept & _keys(file.path) and self._may_go(file, removed)]
 
@@ -78,6 +82,17 @@ class Sweep:
         if written is not None and int(written[1]) >= self.newest_epoch:
             return False
         return file.modified < self.now - max(self.retention, timedelta(hours=UNCOMMITTED_HOURS))
+
+
+def parts_of(table: TableVersion) -> set[str]:
+    """The keys of all files that a version is made of: data files, and those that hold their vectors."""
+    return {place for file in table.files.values() for place in _places(file.path, file.vector)}
+
+
+def lost_parts(table: TableVersion, listed: Iterable[StoredFile]) -> set[str]:
+    """The files of a version that are not in its folder any more; one with an absolute path is not looked for."""
+    there = {file.path for file in listed}
+    return {part for part in parts_of(table) if part not in there and not part.startswith(_ABSOLUTE)}
 
 
 def swept(storage: Storage, paths: Iterable[str]) -> list[str]:
@@ -117,9 +132,9 @@ def _places(path: str, vector: DeletionVector | None) -> list[str]:
 
 def _key(path: str) -> str:
     """A path below the table's folder, or the name in an absolute one, which may lead to the folder in many ways."""
-    return f"*/{path.rpartition('/')[2]}" if path.startswith("/") or _SCHEME.match(path) else path
+    return f"{_ABSOLUTE}{path.rpartition('/')[2]}" if path.startswith("/") or _SCHEME.match(path) else path
 
 
 def _keys(path: str) -> set[str]:
     """The keys under which a file of the folder may be named."""
-    return {path, f"*/{path.rpartition('/')[2]}"}
+    return {path, f"{_ABSOLUTE}{path.rpartition('/')[2]}"}

@@ -175,4 +175,11 @@ class Sink(Protocol):
         """The newest version of the target, which readers can ask for later; None where it has no versions."""
         ...
 
+    def keep(self, version: int | None) -> None:
+        """Let readers ask for this version, however old, until another one is named, or None.
+
+        It holds for this process. Nothing happens where the target has no versions.
+        """
+        ...
+
     def close(self) -> None: ...

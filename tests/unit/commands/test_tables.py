@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from progress.state.cut import Cut, Target
 from progress.store.tables_store import TablesStore
 from tests.unit.commands.loaded_modules import heavy_of, loaded_by
-from tests.unit.progress.state.state_examples import beginning
+from tests.unit.progress.state.state_examples import DEFINITION, at, beginning
 from tests.unit.progress.store.tables_folder import MINUTE, PLAN, stored
 from vnode_backfill.commands.cli import execute
 from vnode_backfill.commands.tables.asked import asked_names, part_of
 from vnode_backfill.commands.tables.verify import compare_tables
-from vnode_backfill.config.job import load_config
+from vnode_backfill.config.job import MergeMode, load_config
 from vnode_backfill.job.sink.description import Verdict
+from vnode_backfill.sinks.delta.sink import DeltaSink
 from vnode_backfill.verify.tasks_here import TasksHere
 from vnode_backfill.words.errors import ConfigError, PlanRefusedError
 
@@ -87,6 +91,34 @@ def test_status_shows_all_tables_some_or_one(asked: Asked) -> None:
 @pytest.mark.parametrize("name", ["status", "pause", "tables"])
 def test_command_about_many_tables_loads_nothing_that_delays_its_answer(asked: Asked, name: str) -> None:
     assert heavy_of(loaded_by(name, "--config", str(asked.file))) == []
+
+
+def test_cut_says_of_each_version_whether_and_until_when_it_can_be_read(asked: Asked, tmp_path: Path) -> None:
+    now, lake = datetime.now(UTC), tmp_path / "lake"
+    target = DeltaSink(str(lake / "orders"), DEFINITION, "job", creates=MergeMode.VECTORS)
+    target.prepare()
+    there, gone = Target(f"delta:{lake}/orders", 0), Target(f"delta:{lake}/gone", 3)
+    store = TablesStore(str(tmp_path / "state"), "shop")
+    store.acquire_lease("anna", MINUTE)
+    own = store.table("shop.orders")
+    own.acquire_lease("anna", MINUTE)
+    cut = Cut(at(100), now, {"shop.orders": there, "shop.gone": gone, "shop.points": Target("iotdb", None)}, {})
+    held = own.load()
+    assert held is not None
+    state = replace(held.state, revision=held.state.revision + 1)
+    assert store.commit_together([(own, state)], cut=cut.to_json()) == {}
+    store.release()
+    gone_line, orders, points = (line.split() for line in asked("cut").splitlines()[1:])
+    until = (now + timedelta(days=1)).isoformat(timespec="seconds")
+    assert gone_line[4:] == ["can", "no", "longer", "be", "read"]
+    assert orders[1:] == ["0", "shop.orders", there.sink, "until", until]
+    assert points == ["version", "-", "shop.points", "iotdb"]
+    found = json.loads(asked("cut", "--json"))["tables"]
+    assert [(each["readable"], each["readable_until"] is None) for each in found] == [
+        (False, True),
+        (True, False),
+        (None, True),
+    ]
 
 
 def test_request_goes_to_all_tables_or_to_those_that_are_meant(asked: Asked) -> None:

@@ -272,8 +272,8 @@ SHOWN_BY = {
     "::test_job_that_was_dropped_starts_clean_under_the_same_name",
     "sink.delta.target_file_size": "tests/system/commands/test_compact.py"
     "::test_files_are_joined_by_a_live_job_and_by_the_command_beside_it",
-    "sink.delta.compact_small_files": "tests/system/commands/test_compact.py"
-    "::test_a_job_that_lives_long_keeps_a_bounded_number_of_files",
+    "sink.delta.compact_small_files": "tests/unit/job/test_tidy.py"
+    "::test_a_live_job_joins_when_there_are_more_small_files_than_its_file_says",
     "sink.iotdb.duplicates": "tests/system/sinks/iotdb/test_iotdb_jobs.py"
     "::test_two_keys_on_one_device_and_time_stop_the_job_or_the_last_one_wins",
     "sink.iotdb.replace": "tests/system/sinks/iotdb/test_iotdb_jobs.py"

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tests.unit.delta.delta_logs import SCHEMA_TEXT, append_epochs, log_at, new_table, random_log, receipt
-from vnode_backfill.delta.log.replay import TableVersion, newest
+from vnode_backfill.delta.log.replay import TableVersion, at_version, newest
 from vnode_backfill.delta.storage import Storage
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import SinkError
@@ -64,8 +64,8 @@ def facts(table: TableVersion) -> dict[str, object]:
     }
 
 
-def facts_by_deltalake(folder: Path) -> dict[str, object]:
-    table = DeltaTable(folder)
+def facts_by_deltalake(folder: Path, version: int | None = None) -> dict[str, object]:
+    table = DeltaTable(folder, version=version)
     uris = [Path(uri).relative_to(folder).as_posix() for uri in table.file_uris()]
     actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     assert len(uris) == len(actions)
@@ -109,6 +109,23 @@ def test_a_removal_that_names_another_vector_has_no_effect(tmp_path: Path) -> No
     assert [file.path for file in log.files(log.open(), ())] == ["a.parquet"]
     path.with_name(f"{3:020d}.json").write_text(json.dumps({"remove": remove}))
     assert log.files(log.open(), ()) == []
+
+
+def test_an_earlier_version_is_found_as_others_find_it_until_the_log_no_longer_leads_to_it(tmp_path: Path) -> None:
+    made = random_log(tmp_path / "table", 7)
+    storage = Storage.of(str(made.folder))
+    for version in range(12):
+        made.grow()
+        if version in (4, 8):
+            DeltaTable(made.folder).create_checkpoint()
+    for version in range(12):
+        found = at_version(storage, version)
+        assert found is not None
+        assert facts(found) == facts_by_deltalake(made.folder, version)
+    assert at_version(storage, 12) is None
+    for version in range(8):
+        (made.folder / "_delta_log" / f"{version:020d}.json").unlink()
+    assert [version for version in range(12) if at_version(storage, version) is not None] == [4, 8, 9, 10, 11]
 
 
 def test_an_own_commit_is_known_without_reading_it(tmp_path: Path) -> None:

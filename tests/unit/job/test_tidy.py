@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -42,13 +43,13 @@ class Clock:
 class Target:
     """A table of 400 rows, the sink of its job, and the job's upkeep."""
 
-    def __init__(self, folder: Path, mode: MergeMode) -> None:
+    def __init__(self, folder: Path, mode: MergeMode, small_files: int = 200) -> None:
         self.folder, self.clock = folder / "lake", Clock()
         self.sink = DeltaSink(str(self.folder), ORDERS, "job", creates=mode)
         self.sink.prepare()
         receipt = self.sink.writer().write(Epoch(1), 0, 0, [batch(ORDERS, [order(n) for n in range(ROWS)])])
         self.sink.commit_reads(Epoch(1), [receipt], [], plan(ORDERS, (0,), (ROWS,)))
-        self.upkeep = Upkeep(self.sink, config_of(folder), self.clock)
+        self.upkeep = Upkeep(self.sink, config_of(folder, small_files), self.clock)
         self.epoch = 1
 
     def merge(self, times: int = 1) -> None:
@@ -57,6 +58,13 @@ class Target:
             change = (ChangeOp.UPDATE, self.epoch, order(self.epoch % ROWS, f"v{self.epoch}"))
             table = change_table(ORDERS, [change]).drop_columns(list(OFFSET_COLUMNS))
             self.sink.apply(Epoch(self.epoch), MemoryChanges(table, ORDERS.key))
+
+    def insert(self, times: int) -> None:
+        """Each time a row behind all others, which becomes a small file of its own."""
+        for _ in range(times):
+            self.epoch += 1
+            table = change_table(ORDERS, [(ChangeOp.INSERT, self.epoch, order(ROWS + self.epoch))])
+            self.sink.apply(Epoch(self.epoch), MemoryChanges(table.drop_columns(list(OFFSET_COLUMNS)), ORDERS.key))
 
     @property
     def checkpoints(self) -> list[int]:
@@ -76,11 +84,11 @@ class Target:
             os.utime(path, (before, before))
 
 
-def config_of(folder: Path) -> Config:
+def config_of(folder: Path, small_files: int) -> Config:
     settings = {
         "job": "orders",
         "mysql": {"host": "db", "user": "copier", "database": "shop", "table": "orders"},
-        "sink": {"delta": {"path": str(folder / "lake")}},
+        "sink": {"delta": {"path": str(folder / "lake"), "compact_small_files": small_files}},
         "state": {"path": str(folder / "state")},
     }
     path = folder / "job.yaml"
@@ -226,6 +234,20 @@ def test_the_shape_of_a_target_is_told(target: Target, monkeypatch: pytest.Monke
     target.sink.compact(CompactionPolicy(10**6, 200))
     assert target.sink.health().fold_debt_bytes == 0
     assert target.sink.health().written_bytes > worn.written_bytes
+
+
+@pytest.mark.parametrize("mode", MergeMode)
+@pytest.mark.parametrize(("small_files", "left"), [(0, 7), (1, 1), (6, 1), (7, 7), (200, 7)])
+def test_a_live_job_joins_when_there_are_more_small_files_than_its_file_says(
+    tmp_path: Path, mode: MergeMode, small_files: int, left: int
+) -> None:
+    """One less than a job with vectors joins in any case."""
+    target = Target(tmp_path, mode, small_files)
+    assert target.upkeep.maybe_compact(LIVE) is None
+    target.insert(due.JOINED - 2)
+    target.upkeep.maybe_compact(replace(LIVE, revision=LIVE.revision + 1))
+    assert target.sink.health().files == left
+    assert len(stored(target.folder)) == ROWS + due.JOINED - 2
 
 
 def test_a_target_without_vectors_has_no_figures_of_them(tmp_path: Path) -> None:

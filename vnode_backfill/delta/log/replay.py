@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import chain, repeat
+from itertools import chain, repeat, takewhile
 from typing import TypeVar
 
 import pyarrow as pa
@@ -119,6 +119,14 @@ def newest(storage: Storage, held: TableVersion | None) -> TableVersion | None:
     return replace(building.finish(storage.path), tag=tag, checkpoint=held.checkpoint)
 
 
+def at_version(storage: Storage, version: int) -> TableVersion | None:
+    """An earlier version, as everybody finds it who goes back in time; None if the log no longer leads to it."""
+    names = LogNames.of(storage.list_names(LOG))
+    behind = tuple(each for each in names.checkpoints if each[0] <= version)
+    found = _read(storage, LogNames(behind, version), version)
+    return found if found is not None and found.version == version else None
+
+
 def created(actions: Iterable[tuple[str, Action]], *, tag: str | None, size: int) -> TableVersion:
     """The version that the commit of these actions makes where there is no table."""
     building = _Building()
@@ -193,8 +201,8 @@ def listed(storage: Storage) -> LogNames:
     return names
 
 
-def _read(storage: Storage, names: LogNames) -> TableVersion | None:
-    """The state that the named files lead to; None if some of them are gone by now."""
+def _read(storage: Storage, names: LogNames, last: int | None = None) -> TableVersion | None:
+    """The state that the named files lead to, no further than `last`; None if some of them are gone by now."""
     building = _Building()
     try:
         for part in names.checkpoint:
@@ -202,7 +210,8 @@ def _read(storage: Storage, names: LogNames) -> TableVersion | None:
     except FileNotFoundError:
         return None
     building.version = names.checkpoint_version
-    tag = building.take(following(storage, names.checkpoint_version))
+    commits = following(storage, names.checkpoint_version)
+    tag = building.take(takewhile(lambda commit: last is None or commit[0] <= last, commits))
     if building.version < 0:
         return None
     if tag is None:

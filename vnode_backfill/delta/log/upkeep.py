@@ -3,7 +3,11 @@
 What must be true: whoever opens the table, or goes back to a version within the log's retention, finds every commit
 that is needed; and a job finds the notes of its newest epoch. Why it is: commits are deleted only below a complete
 checkpoint that is itself older than the retention. So the log that is left begins with a checkpoint. And nothing is
-deleted from the first commit on whose note may be asked for.
+deleted from the first commit on whose note may be asked for, nor from the version on that readers were told of: that
+checkpoint is not behind either of them.
+
+No commit between that version and the newest one is deleted, though nobody goes back to them. Whoever holds a version
+believes it as long as its commit is there, so nothing may be missing behind a commit that is left.
 
 A table that nobody commits to gets no checkpoint: one is due for commits, not for time that passes.
 """

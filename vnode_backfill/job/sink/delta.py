@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from vnode_backfill.config.job import Config, DeltaSinkConfig, MergeMode
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from vnode_backfill.words.plan import TableFacts
 
 
+_DELTA = "delta:"
+"""Begins the name of a Delta target in job records."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaDescription:
     config: Config
@@ -31,7 +36,7 @@ class DeltaDescription:
 
     @property
     def target(self) -> str:
-        return f"delta:{self.delta.path}"
+        return f"{_DELTA}{self.delta.path}"
 
     @property
     def folders(self) -> dict[str, str]:
@@ -152,6 +157,23 @@ class DeltaDescription:
         from vnode_backfill.sinks.delta.compaction import CompactionPolicy
 
         return self._sink(record), CompactionPolicy.on_request(self.delta.target_file_size, folds_all=True)
+
+    def readable_until(self, target: str, version: int) -> datetime | None:
+        """Files of a version go when the commit behind it is older than the retention; before that none is missing."""
+        from vnode_backfill.delta.commits import DeltaLog
+        from vnode_backfill.delta.storage import Storage
+        from vnode_backfill.sinks.delta.target import kept_for, whole_hours
+
+        storage = Storage.of(target.removeprefix(_DELTA), reveal(self.config.storage.options))
+        log, now = DeltaLog(storage, "", "the target table"), datetime.now(UTC)
+        table = log.find()
+        if table is None or version > table.version:
+            return None
+        superseded = now if version == table.version else log.superseded_at(version)
+        retention = timedelta(hours=whole_hours(kept_for(self.delta.retention, vectors=table.has_vectors)))
+        if superseded is None or (superseded + retention <= now and not log.is_readable(version)):
+            return None
+        return superseded + retention
 
     def turned_over(self, record: JobRecord, lease: Lease, mode: MergeMode) -> DeltaSink:
         if self.delta.merge not in (None, mode):

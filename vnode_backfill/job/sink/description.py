@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -170,6 +171,13 @@ class SinkDescription(Protocol):
         """The target as `compact` works on it, without a lease, and which files it joins.
 
         Raises where none can be joined.
+        """
+        ...
+
+    def readable_until(self, target: str, version: int) -> datetime | None:
+        """Until when a version of a target stays for its readers if no cut keeps it; None if it cannot be read any more.
+
+        `target` is named as in job records. Reads only.
         """
         ...
 

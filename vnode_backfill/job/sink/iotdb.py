@@ -18,6 +18,8 @@ from vnode_backfill.job.open.locations import receipts_path
 from vnode_backfill.words.errors import PlanRefusedError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import pyarrow as pa
 
     from consume_upstream.upstream_table import UpstreamTable
@@ -155,6 +157,10 @@ class IotdbDescription:
 
     def compacted_by_request(self, record: JobRecord) -> tuple[DeltaSink, CompactionPolicy]:  # noqa: ARG002
         raise PlanRefusedError("only a Delta target can be compacted", hint="IoTDB compacts its own files.")
+
+    def readable_until(self, target: str, version: int) -> datetime | None:  # noqa: ARG002
+        """The server keeps no versions."""
+        return None
 
     def turned_over(self, record: JobRecord, lease: Lease, mode: MergeMode) -> DeltaSink:  # noqa: ARG002
         raise PlanRefusedError("only rows of a Delta target are changed by vectors or by writing files again")

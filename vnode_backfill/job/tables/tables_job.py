@@ -31,6 +31,7 @@ from vnode_backfill.decide.protocol import Started
 from vnode_backfill.job.run.driver_tools import DriverTools
 from vnode_backfill.job.run.loop import Until
 from vnode_backfill.job.run.services import Services
+from vnode_backfill.job.tables.kept_versions import KeptVersions
 from vnode_backfill.job.tables.open import OpenedTables
 from vnode_backfill.job.tables.reopening import AsideTries, Reopening
 from vnode_backfill.job.tables.running_table import OpenedTable, RunningTable
@@ -134,6 +135,8 @@ class TablesJob:
         self._shared.wake()
 
     def _running(self, table: OpenedTable, services: Services) -> RunningTable:
+        # Before anything of the table is at work: a target without vectors has its log cleaned by its own commits.
+        services.sink.keep(self._kept_versions().version_of(table.name, table.opened.record.sink))
         return RunningTable(table, services, self._tools, self._shared.carry_out, self._happened.set)
 
     def _take_all(self) -> None:
@@ -375,11 +378,17 @@ class TablesJob:
 
         self._each(keep_up)
 
+    def _kept_versions(self) -> KeptVersions:
+        return KeptVersions.of(self._parts.config, self._store)
+
     def _tidy(self) -> None:
-        """Look after the targets that were committed to since. Others cost nothing: what is known of them is used."""
+        """Look after the targets that were committed to since, but keep what the newest cut names. Others cost nothing:
+        what is known of them is used."""
+        kept = self._kept_versions()
 
         def tidy(table: RunningTable) -> None:
             now = (table.run.coordinator.saved.revision, table.reshaped)
+            table.services.sink.keep(kept.version_of(table.name, table.table.opened.record.sink))
             if now != table.tidied:
                 table.run.tidy()
                 table.tidied = now

@@ -55,7 +55,7 @@ _WIDE = 8
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """When to join and how far: begin above `small_files` files of less than half the target size."""
+    """When to join and how far: at the latest above `small_files` files of less than half the target size."""
 
     target_size: int
     small_files: int
@@ -65,15 +65,17 @@ class CompactionPolicy:
     """The most that is joined in one commit, opening the files included; but one group at least."""
     folds_all: bool = False
     """Whether every file with deleted rows is written again, and not only the worn ones."""
+    joins_all: bool = False
+    """Whether whatever can be joined is, however few small files there are."""
 
     def brief(self) -> CompactionPolicy:
         """For a step during which the changes wait: less than a second of one core."""
-        return CompactionPolicy(min(self.target_size, BRIEF_BYTES), self.small_files, 50, BRIEF_BYTES)
+        return replace(self, target_size=min(self.target_size, BRIEF_BYTES), most_files=50, step_bytes=BRIEF_BYTES)
 
     @classmethod
     def on_request(cls, target_size: int, *, folds_all: bool = False) -> CompactionPolicy:
         """Join whatever can be joined."""
-        return cls(target_size, small_files=1, folds_all=folds_all)
+        return cls(target_size, small_files=0, folds_all=folds_all, joins_all=True)
 
     def is_small(self, file: DataFile) -> bool:
         """Two small files fit into one of the target size, so among neighbours at most the last one stays small."""
@@ -140,7 +142,7 @@ class Compacted:
 def compaction_due(files: Sequence[DataFile], policy: CompactionPolicy) -> CompactionPlan | None:
     """What to join, or None if there are not enough small files, or none that could be joined."""
     small = [file for file in files if policy.is_small(file)]
-    if len(small) <= policy.small_files:
+    if len(small) <= policy.small_files and not policy.joins_all:
         return None
     bounded, unknown = _by_bounds(small)
     wide = _wide(bounded)

@@ -9,6 +9,8 @@ paid back too early costs more than it brings. So:
   total is the smallest, and grows with the square root of the table.
 - **Join** files of about the same size, eight at a time. Each row is then written once per tier, not once per join.
   Sixteen at a time would write each row once less, and leave twice as many small files for every reader to open.
+- **Join neighbours** of any size when there are more small files than the policy allows, as in a table without vectors.
+  Tiers alone leave up to seven files each, 35 with the usual target size. Whoever wants fewer pays with more writing.
 
 Tiers of 8 times the size, files of about 20 KB that come with each merge:
 
@@ -59,13 +61,14 @@ def vector_health(files: Sequence[DataFile]) -> VectorHealth:
 def next_reshapes(files: Sequence[DataFile], policy: CompactionPolicy) -> tuple[Reshape, ...]:
     """The reshapes of the next commit: the fold of the most worn file, else joins of small files; none if none is due.
 
-    Where many joins wait, they come first: every small file that spans all keys makes each merge dearer. No file is in
-    two reshapes.
+    Where many joins wait, they come first: every small file that spans all keys makes each merge dearer. Small files
+    are joined tier by tier where the policy allows as many as there are, else with their neighbours. No file is in two
+    reshapes.
     """
     worn, tiers = _worn(files, policy), list(_tiers(files, policy))
     if worn and len(tiers) < _WAITING_JOINS:
         return (fold_of(max(worn, key=_wear), files),)
-    wanted = compaction_due(files, policy) if policy.small_files == 1 else None
+    wanted = compaction_due(files, policy)
     if wanted is not None:
         return tuple(Reshape(group) for group in wanted.step(policy.step_bytes))
     return tuple(Reshape(tuple(group)) for group in tiers[:1])
@@ -73,7 +76,7 @@ def next_reshapes(files: Sequence[DataFile], policy: CompactionPolicy) -> tuple[
 
 def due_files(files: Sequence[DataFile], policy: CompactionPolicy) -> int:
     """How many files wait to be written again."""
-    wanted = compaction_due(files, policy) if policy.small_files == 1 else None
+    wanted = compaction_due(files, policy)
     joins = wanted.files if wanted is not None else sum(map(len, _tiers(files, policy)))
     return len(_worn(files, policy)) + joins
 

@@ -433,6 +433,10 @@ class DeltaSink:
         """None while rows go to a copy beside the target, which shows something else."""
         return None if self.is_beside else self._log.open().version
 
+    def keep(self, version: int | None) -> None:
+        """Keep what readers of this version of the target need; a copy beside it has versions of its own."""
+        self._home.keep(version)
+
     def close(self) -> None:
         """Nothing is held open between calls."""
 

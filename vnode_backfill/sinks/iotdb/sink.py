@@ -267,6 +267,9 @@ class IotdbSink:
         """The server keeps no versions."""
         return None
 
+    def keep(self, version: int | None) -> None:
+        """There is none."""
+
     def close(self) -> None:
         if "_writer" in vars(self):
             self._writer.store.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -17,6 +17,16 @@ def test_a_cut_is_read_back_as_it_was_stored() -> None:
         {"shop.c": "snapshot"},
     )  # fmt: skip
     assert Cut.from_json(cut.to_json()) == cut
+
+
+def test_a_version_is_kept_for_its_target_and_for_so_long() -> None:
+    made, week = datetime(2026, 3, 1, tzinfo=UTC), timedelta(days=7)
+    cut = Cut(at(100), made, {"shop.a": Target("delta:/lake/a", 7), "shop.b": Target("iotdb", None)}, {})
+    assert cut.version_kept("shop.a", "delta:/lake/a", made + week - timedelta(seconds=1), week) == 7
+    assert cut.version_kept("shop.a", "delta:/lake/a", made + week, week) is None
+    assert cut.version_kept("shop.a", "delta:/lake/other", made, week) is None
+    assert cut.version_kept("shop.b", "iotdb", made, week) is None
+    assert cut.version_kept("shop.c", "delta:/lake/c", made, week) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"v": 2}', '{"v": 1, "offset": "x"}'])

@@ -13,7 +13,7 @@ from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.files import DataFile, DeletionVector
 from vnode_backfill.delta.storage import Storage
 from vnode_backfill.sinks.delta.compaction import CompactionPolicy
-from vnode_backfill.sinks.delta.due import fold_of, is_worn, next_reshapes
+from vnode_backfill.sinks.delta.due import due_files, fold_of, is_worn, next_reshapes
 from vnode_backfill.sinks.delta.sink import DeltaSink
 from vnode_backfill.words.epoch import Epoch
 
@@ -54,6 +54,17 @@ def test_joins_come_first_where_many_wait() -> None:
     assert next_reshapes([base, *few], POLICY)[0].whole == (base,)
     assert len(next_reshapes([base, *many], POLICY)[0].whole) == 8
     assert next_reshapes(few[:7], POLICY) == ()
+
+
+def test_files_of_about_the_same_size_are_joined_until_there_are_more_small_ones_than_the_policy_allows() -> None:
+    tiers = [file(f"t{tier}-{n}", 10_000 * 8**tier, low=n, high=n) for tier in range(4) for n in range(5)]
+    assert next_reshapes(tiers, CompactionPolicy(128 * MB, 20)) == ()
+    (join,) = next_reshapes(tiers, CompactionPolicy(128 * MB, 19))
+    assert len(join.whole) == due_files(tiers, CompactionPolicy(128 * MB, 19)) == 20
+    few = [file(f"f{n}", 10_000, low=n, high=n) for n in range(9)]
+    assert [len(next_reshapes(few, CompactionPolicy(128 * MB, n))[0].whole) for n in (1, 8, 9, 200)] == [9, 9, 8, 8]
+    assert next_reshapes(few[:1], CompactionPolicy.on_request(128 * MB)) == ()
+    assert len(next_reshapes(few[:2], CompactionPolicy.on_request(128 * MB))[0].whole) == 2
 
 
 def test_compact_folds_every_file_that_has_lost_a_row(tmp_path: Path) -> None:
