@@ -185,12 +185,15 @@ class Kept:
         run.coordinator, run._upkeep = live_job().coordinator, self.upkeep  # type: ignore[assignment]
         run._seen, run._pace = self.seen, self.pace
         self.table = SimpleNamespace(
-            name="a", run=run, performer=SimpleNamespace(pace=self.pace), reshaped=0, tidied=(-1, 0)
-        )
+            name="a", run=run, performer=SimpleNamespace(pace=self.pace), reshaped=0, tidied=(-1, 0),
+            services=SimpleNamespace(sink=SimpleNamespace(keep=lambda _: None)),
+            table=SimpleNamespace(opened=SimpleNamespace(record=SimpleNamespace(sink="delta:/lake/a"))),
+        )  # fmt: skip
         self.job = object.__new__(TablesJob)
         self.job.tables = [cast(RunningTable, self.table)]
         self.job._ended = SimpleNamespace(is_set=lambda: False)  # type: ignore[assignment]
         self.job._stop_asked = False
+        vars(self.job)["_kept_versions"] = lambda: SimpleNamespace(version_of=lambda *_: None)
 
     def tidy(self, now: float) -> None:
         self.upkeep.now = now
