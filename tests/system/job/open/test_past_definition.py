@@ -22,7 +22,7 @@ from tests.system.job.tables.many_tables import SHAPES, Here, Tables
 from tests.system.job_case import JobCase, execute
 from vnode_backfill.commands.cli import execute as execute_command
 from vnode_backfill.job.open.examine import examine_source
-from vnode_backfill.job.open.open import open_job
+from vnode_backfill.job.open.open import open_configured, open_job
 from vnode_backfill.job.open.source import open_table
 from vnode_backfill.job.tables.examine import examine_tables
 from vnode_backfill.words.errors import PlanRefusedError
@@ -207,7 +207,9 @@ def test_walk_of_the_whole_table_is_refused_alike(past: Past) -> None:
     past.say(ROWS, f"ALTER TABLE t {LABELS}")
     case = past.case(specific(past.first))
     case.settings["executor"] = "single"
-    assert execute_command(["run", "--config", str(case.config)]) == 2
+    config = case.loaded_config()
+    with pytest.raises(PlanRefusedError, match="may have been another table"):
+        open_configured(config, asked_vnodes=None, say=print)
     assert [path.name for path in case.folder.iterdir()] == ["job.yaml"]
 
 
