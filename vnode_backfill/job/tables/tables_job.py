@@ -446,9 +446,8 @@ class TablesJob:
 
     def _unopened(self) -> list[str]:
         """The tables of the job that this driver could not open. One that was never created can be asked nothing."""
-        known = {table.name for table in tuple(self.tables)}
-        missing = [name for name in tuple(self.aside) if name not in known]
-        return [name for name in missing if name in self._store.names()] if missing else []
+        missing = set(self.aside) - {table.name for table in tuple(self.tables)}
+        return sorted(missing.intersection(self._store.names())) if missing else []
 
     def _stored_state(self, name: str) -> BackfillState | None:
         """None where the state cannot be read, which may be why the table could not be opened: others go on."""
