@@ -25,6 +25,7 @@ the same ones: one that is still read must not silence it.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -322,7 +323,7 @@ def _stalled_alert(stalled: Sequence[_Stalled], at: float, patience: float) -> A
     workers = sorted({each.seen.worker for each in stalled})
     named = ", ".join(map(str, workers[:8])) + (", …" if len(workers) > 8 else "")
     tables = sorted({each.table for each in stalled} - {_ONE_TABLE})
-    only = f" --table {tables[0]}" if tables else ""
+    only = f" --table {shlex.quote(tables[0])}" if tables else ""
     return Alert(
         AlertId.VNODE_STALLED,
         since + patience,

@@ -319,16 +319,17 @@ class DeltaLog:
         with storage_errors(f"version {version} of {self.what} cannot be looked at in {self.storage.path}"):
             return self.storage.modified(commit_name(version + 1))
 
-    def sweep(self, retention: timedelta) -> list[str]:
+    def sweep(self, retention: timedelta, begun: datetime | None = None) -> list[str]:
         """Delete files that no version within the retention refers to, and files never committed that are a day old.
 
         What the version that readers were told of is made of stays, however long ago it was superseded. A task writes a
         file before it is committed, and its epoch may last for days: files of an epoch that has not ended are wanted,
-        however old they are.
+        however old they are. Those from before the job was created, at `begun`, are not its own.
         """
         with storage_errors(f"{self.storage.path} cannot be swept"):
             table = self.open()
-            sweep = Sweep(datetime.now(UTC), retention, self._newest_epoch(table), prepared_jobs(table))
+            newest, placed = self._newest_epoch(table), prepared_jobs(table)
+            sweep = Sweep(datetime.now(UTC), retention, newest, begun=begun, placed=placed)
             told = self.held.told
             kept = None if told is None or told >= table.version else at_version(self.storage, told)
             removed = partial(removals, self.storage)

@@ -8,11 +8,15 @@ table is made of a data file and, if it has one, of the file that holds its vect
     part of the version that readers were told of  → kept
     removed, longer ago than the retention         → goes
     removed, within the retention                  → kept
-    of an epoch that may still be committed        → kept
+    of an epoch that this job may still commit     → kept
     never named by a commit, older than a day      → goes
     below a folder or with a name that begins with `_` or `.`   → not looked at, except vectors in `_dv`
     the same in the folder of a copy that took the table's place   → like the above, its old log included
     in the folder of any other copy                → not looked at: it is being made, and its own log names its files
+
+Epochs of a new copy begin again at 1, so a high number alone does not say that a file waits to be committed: one that
+is older than the job is not the job's. Most files of the copy before it have removals. Those of a version that readers
+were told of outlive them.
 
 Why the order of questions matters: the folder is listed first, then the live files are asked for, then the removals. A
 file that is removed in between counts as live, and one that is added in between is young.
@@ -38,6 +42,7 @@ from vnode_backfill.delta.vectors import FOLDER, path_of, vector_path
 
 UNCOMMITTED_HOURS = 24
 """A file that was never committed is left alone for so long, whatever the retention."""
+_CLOCKS = timedelta(hours=1)
 _OF_EPOCH = re.compile(r"e(\d+)-")
 _ABSOLUTE = "*/"
 """Begins the key of a file that is named by an absolute path."""
@@ -54,6 +59,8 @@ class Sweep:
     """The newest epoch that has landed. Files named for it or a later one may still be committed, however old."""
     placed: frozenset[str] = frozenset()
     """The copies that took the table's place: no file of theirs is waiting to be committed."""
+    begun: datetime | None = None
+    """When the job was created whose epochs these are. Its clock and the store's may differ by an hour."""
 
     def unneeded(
         self,
@@ -78,10 +85,15 @@ class Sweep:
         times = [removed[key] for key in _keys(file.path) if key in removed]
         if times:
             return datetime.fromtimestamp(max(times) / 1000, UTC) < self.now - self.retention
-        written = _OF_EPOCH.match(file.path)
-        if written is not None and int(written[1]) >= self.newest_epoch:
+        if self._may_be_committed(file):
             return False
         return file.modified < self.now - max(self.retention, timedelta(hours=UNCOMMITTED_HOURS))
+
+    def _may_be_committed(self, file: StoredFile) -> bool:
+        written = _OF_EPOCH.match(file.path)
+        if written is None or int(written[1]) < self.newest_epoch:
+            return False
+        return self.begun is None or file.modified >= self.begun - _CLOCKS
 
 
 def parts_of(table: TableVersion) -> set[str]:

@@ -16,7 +16,7 @@ from vnode_backfill.words.errors import LogFormatError
 
 HEADER_BYTES = 19
 _FILE_NAME = re.compile(r"(?P<prefix>.+)\.(?P<number>\d+)\Z")
-_IN_USE = 0x01
+_IN_USE, _IGNORABLE = 0x01, 0x80
 _SQL_MODE, _CLIENT_CHARSET, _UPDATED_DATABASES = 1, 4, 12
 _STRICT_MODES = 1 << 21 | 1 << 22
 """STRICT_TRANS_TABLES and STRICT_ALL_TABLES: for InnoDB both mean the same."""
@@ -105,6 +105,11 @@ class Cursor:
 
     def text(self, width: int) -> str:
         return self.take(width).decode("utf-8", "surrogateescape")
+
+
+def is_ignorable(event: bytes) -> bool:
+    """Whether the event says of itself that whoever does not understand it may pass it over."""
+    return bool(int.from_bytes(event[17:19], "little") & _IGNORABLE)
 
 
 def checksum_matches(event: bytes) -> bool:

@@ -20,7 +20,7 @@ from consume_upstream.log.statement import LogCut, MetStatements, PassedStatemen
 from consume_upstream.mysql.binlog import route
 from consume_upstream.mysql.binlog.batch import Listing, RowBuffer, TableRows, without_rows
 from consume_upstream.mysql.binlog.decoder import RowDecoder, ZeroDates, image_schema
-from consume_upstream.mysql.binlog.events import HEADER_BYTES, EventKind, Statement, unpack_rows
+from consume_upstream.mysql.binlog.events import HEADER_BYTES, EventKind, Statement, is_ignorable, unpack_rows
 from consume_upstream.mysql.binlog.place import Place
 from consume_upstream.mysql.binlog.table_map import Flavour, check_table_map, read_table_map
 from consume_upstream.mysql.binlog.wanted import WantedTables
@@ -33,7 +33,6 @@ from vnode_backfill.words.hints import READ_AGAIN
 
 __all__ = ["EventJudge", "TableJudge"]
 
-_IGNORABLE = 0x80
 _STATEMENT_END = 1
 _WAIT_FOR_JOB = (
     "Let the job follow the statement first: `vnode-backfill status` shows what is pending. Then try it again."
@@ -243,7 +242,7 @@ class EventJudge:
             with self._about(number):
                 self.tables[number].refuse_partial_update()
             self._end_of_statement(event)
-        elif not int.from_bytes(event[17:19], "little") & _IGNORABLE:
+        elif not is_ignorable(event):
             self.place.refuse(f"the log holds an event of type {kind}, which is not understood", event[:64].hex())
 
     def _table_of_rows(self, event: bytes) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from consume_upstream.log.offset import CdcOffset, era_shift
 from consume_upstream.log.statement import LogCut
 from consume_upstream.mysql.binlog.batch import TransactionBook
-from consume_upstream.mysql.binlog.events import LogPosition, Statement
+from consume_upstream.mysql.binlog.events import LogPosition, Statement, is_ignorable
 from consume_upstream.mysql.binlog.judge import EventJudge, TableJudge
 from consume_upstream.mysql.binlog.place import Place
 from consume_upstream.mysql.known_table import KnownTable
@@ -115,12 +115,14 @@ class CollectsStatements(TableJudge):
 
 
 class _LenientJudge(EventJudge):
-    """Passes over every event that is not understood. It may have been about rows."""
+    """Passes over every event that is not understood. It may have been about rows, unless it may be passed over."""
 
     def __init__(self, place: Place, tables: Sequence[CollectsStatements]) -> None:
         super().__init__(place, tables)
         self._collecting = tables
 
-    def judge_unknown(self, event: bytes) -> None:  # noqa: ARG002 - the reader that captures the rows refuses it
+    def judge_unknown(self, event: bytes) -> None:
+        if is_ignorable(event):
+            return
         for table in self._collecting:
             table.note_rows()

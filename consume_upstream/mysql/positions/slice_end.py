@@ -51,6 +51,7 @@ __all__ = ["LogSkim", "find_slice_end", "first_end", "patience"]
 PATIENCE_SECONDS, PATIENCE_BYTES = 3.0, 64 * 1024 * 1024
 """64 MB that take longer come over less than 200 Mbit/s, or the machine has no time for them. A longer slice may take
 longer."""
+_MOST_PATIENCE = 15.0
 _FILE_START, _LAST_START = 4, 2**32
 _ARTIFICIAL = 0x20
 _HEARTBEATS = (27, 41)
@@ -81,8 +82,8 @@ def find_slice_end(
 
 
 def patience(length: int) -> float:
-    """How many seconds a boundary so many bytes further is looked for."""
-    return PATIENCE_SECONDS * max(1.0, length / PATIENCE_BYTES)
+    """How many seconds a boundary so many bytes further is looked for; all tables of a job wait meanwhile."""
+    return min(PATIENCE_SECONDS * max(1.0, length / PATIENCE_BYTES), _MOST_PATIENCE)
 
 
 def first_end(skim: LogSkim, blocks: Iterable[EventBlock], deadline: float) -> LogPosition | None:

@@ -15,7 +15,9 @@ So every statement behind the first rows must keep the definition, and one that 
 
 Statements before the first rows are passed over, whatever they do. Nothing of the table was logged before them, so a
 job that begins behind them misses nothing. That is not so where a statement brings rows that were logged under another
-name, or nowhere: RENAME … TO the table, CONVERT PARTITION … TO TABLE, CREATE … SELECT. It refuses the beginning.
+name, or nowhere: RENAME … TO the table, CONVERT PARTITION … TO TABLE, CREATE … SELECT, IMPORT TABLESPACE, or whatever is
+not understood. It refuses the beginning. EXCHANGE PARTITION of the table itself brings rows too, and keeps the
+definition: the job begins before it, meets it, and copies the table again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from collections.abc import Sequence
 
 from consume_upstream.mysql.schema.creation import drops_foreign_key, keeps_rows_in_the_log
 from consume_upstream.mysql.statements.table_actions import (
+    ContentChanged,
     KeyChanged,
+    NotUnderstood,
     PartitionsEmptied,
     Repartitioned,
     TableAction,
@@ -80,4 +84,12 @@ def _why(action: TableAction, *, primary: bool, existed: bool) -> str:
 
 
 def _brings_rows(action: TableAction) -> bool:
-    return isinstance(action, TableCame) and not action.empty
+    match action:
+        case TableCame(empty=empty):
+            return not empty
+        case ContentChanged(brings_rows=brings):
+            return brings
+        case PartitionsEmptied(kind=kind):
+            return kind == "exchange"
+        case _:
+            return isinstance(action, NotUnderstood)

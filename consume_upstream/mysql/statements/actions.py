@@ -173,7 +173,7 @@ def _exchanged(behind: Tokens, target: ExactTarget) -> Iterator[TableAction]:
         return
     ours = target.is_table(behind, named[0])
     if first.says("exchange"):
-        yield from _on_table(ours, ContentChanged("rows are exchanged with a partition"))
+        yield from _on_table(ours, ContentChanged("rows are exchanged with a partition", brings_rows=True))
     elif first.says("convert") and second.says("table"):
         yield from _on_table(ours, TableGone("renamed"))
     elif first.says("convert"):
@@ -182,12 +182,21 @@ def _exchanged(behind: Tokens, target: ExactTarget) -> Iterator[TableAction]:
         yield NotUnderstood(said(behind))
 
 
+def _selects(behind: Tokens) -> bool:
+    """Whether a CREATE TABLE fills its table, in a log of statements: SELECT, TABLE, or VALUES that bound nothing."""
+    return any(
+        token.says("select", "table") or (token.says("values") and not token_at(behind, at + 1).says("less", "in"))
+        for at, token in enumerate(behind)
+    )
+
+
 def _create(tokens: Tokens, target: ExactTarget) -> Iterator[TableAction]:
     kind = kind_at(tokens)
     what, options, at = token_at(tokens, kind), tokens[1:kind], after_exists(tokens, kind + 1)
     replaces = any(token.says("replace") for token in options)
     if what.says("table"):
-        come = TableCame("replaced" if replaces else "created", token_at(tokens, at - 1).says("exists"), empty=True)
+        missing = token_at(tokens, at - 1).says("exists")
+        come = TableCame("replaced" if replaces else "created", missing, empty=not _selects(tokens[at:]))
         yield from _on_table(target.is_table(tokens, at), come)
     elif what.says("index"):
         unique = replaces or any(token.says("unique") for token in options)

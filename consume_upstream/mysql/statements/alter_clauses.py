@@ -357,7 +357,7 @@ def _convert(clause: Tokens) -> Iterator[TableAction]:
 
 
 def _tablespace(clause: Tokens) -> Iterator[TableAction]:
-    yield ContentChanged(f"{clause[0].text.upper()} TABLESPACE")
+    yield ContentChanged(f"{clause[0].text.upper()} TABLESPACE", brings_rows=True)
 
 
 def _exactly(*forms: str) -> Callable[[Tokens], Iterator[TableAction]]:

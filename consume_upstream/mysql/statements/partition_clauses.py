@@ -50,9 +50,9 @@ def partition_command(tokens: Tokens) -> TableAction:
     if first.says("partition", "remove", *_KEEPS_ROWS):
         return _repartitioned(tokens)
     if first.says("discard", "import"):
-        return ContentChanged(f"{first.text.upper()} TABLESPACE of a partition")
+        return ContentChanged(f"{first.text.upper()} TABLESPACE of a partition", brings_rows=True)
     if token_at(tokens, 1).says("table"):
-        return ContentChanged("CONVERT TABLE … TO PARTITION brings rows")
+        return ContentChanged("CONVERT TABLE … TO PARTITION brings rows", brings_rows=True)
     named = tokens[after_exists(tokens, 2) :]
     if first.says("convert", "exchange"):
         named = named[:1]

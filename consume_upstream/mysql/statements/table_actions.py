@@ -135,6 +135,8 @@ class ContentChanged:
     """Values, rows or the primary key change in a way that the log does not show."""
 
     reason: str
+    brings_rows: bool = False
+    """Whether rows come that the log holds under another name, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)

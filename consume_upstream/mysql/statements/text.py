@@ -83,7 +83,8 @@ def texts(raw: bytes, collation: int | None, names: tuple[str, ...]) -> list[str
     if beyond_ascii:
         others = (_decoded(raw, each) for each in CLIENT_CHARSETS)
         found += [text for text in others if any(name in folded(text) for name in beyond_ascii)]
-        missed = [name for name in names if not any(folded(name) in folded(text) for text in found)]
+        held = {token.text for text in found for tokens in readings(text) for token in tokens if token.name}
+        missed = [name for name in names if folded(name) not in held]
         found += [_decoded(said, "utf8mb4") for name in missed for said in _said_undecoded(raw, name)]
     return list(dict.fromkeys(found))
 

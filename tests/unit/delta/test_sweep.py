@@ -170,3 +170,16 @@ def test_the_file_of_a_vector_is_found_from_its_encoded_number() -> None:
         "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
     )
     assert vector_path(DeletionVector("i", "x", None, 40, 6)) is None
+
+
+def test_only_files_that_are_as_young_as_the_job_wait_for_a_late_epoch(log: DeltaLog) -> None:
+    """Epochs of a new copy begin again at 1. Removals of the copy before it may be forgotten by then."""
+    touch(log, "e900-merge.parquet", DAY)
+    touch(log, "e7-merge.parquet")
+    begun = datetime.now(UTC)
+
+    def goes(sweep: Sweep) -> list[str]:
+        return sweep.unneeded(log.storage.list_files(LOG), log.open, lambda: removals(log.storage))
+
+    assert goes(Sweep(begun + 2 * DAY, RETENTION, newest_epoch=7)) == []
+    assert goes(Sweep(begun + 2 * DAY, RETENTION, newest_epoch=7, begun=begun)) == ["e900-merge.parquet"]

@@ -207,4 +207,5 @@ class DeltaDescription:
             delta.path, record.definition, record.id, storage_options=reveal(self.config.storage.options),
             replace=delta.replace and not beside, target_file_size=delta.target_file_size, retention=delta.retention,
             generation=generation, creates=creates, asked=delta.merge, key_cache=delta.key_cache, beside=beside,
+            begun=record.created_at,
         )  # fmt: skip

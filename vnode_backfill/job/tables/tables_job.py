@@ -87,7 +87,7 @@ class TablesJob:
         self.aside = dict(aside)
         """Tables that could not be opened, or not be copied again, with the reason."""
         self._renewing = Reopening(parts.config.limits, self._tools.spark.stopping, self._happened.set)
-        self._aside_tries = AsideTries(parts.config.limits)
+        self._aside_tries, self._aside_failures = AsideTries(parts.config.limits), 0
         self._added: list[OpenedTables] = []
         self._held = {*(table.name for table in self.tables), *aside}
         """The tables that this driver copies or has set aside, those among `_added` included."""
@@ -240,6 +240,10 @@ class TablesJob:
                 self._take_ups.give_back(name)
             # The tables that run are not concerned.
             log.warning("tables that are set aside cannot be opened error=%s", error.message)
+            self._aside_failures += 1
+            self._ended.wait(self._parts.config.limits.pause(self._aside_failures))
+        else:
+            self._aside_failures = 0
         self._happened.set()
 
     def _put_added(self) -> None:

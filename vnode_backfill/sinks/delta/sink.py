@@ -111,15 +111,17 @@ class DeltaSink:
         asked: MergeMode | None = None,
         key_cache: int = KEY_CACHE,
         beside: bool = False,
+        begun: datetime | None = None,
     ) -> None:
         """`creates` is how a table made here is changed, `asked` what the file demands of one that is there.
 
         With `beside` the rows go to a table of their own in the folder of the one at `path` (see `put_in_place`).
+        `begun` is when the job was created.
         """
         home = Storage.of(path, storage_options)
         self._storage = copy_in(home, job_id) if beside else home
         self._home = DeltaLog(home, job_id, "the target table", generation)
-        self._retention, self._file_bytes = retention, target_file_size
+        self._retention, self._file_bytes, self._begun = retention, target_file_size, begun
         self._replace, self._creates, self._asked = replace, creates, asked
         self._log = DeltaLog(self._storage, job_id, "the copy of the table", generation) if beside else self._home
         self._shape = TableShape(definition)
@@ -426,7 +428,7 @@ class DeltaSink:
             # Another driver has put the copy in place: its own log no longer says which of its files are needed.
             return []
         kept = kept_for(self._retention, vectors=self._log.open().has_vectors)
-        swept = self._log.sweep(timedelta(hours=whole_hours(kept)))
+        swept = self._log.sweep(timedelta(hours=whole_hours(kept)), self._begun)
         return [*swept, *sweep_staged(self._storage, oldest_kept(datetime.now(UTC), kept))]
 
     def version(self) -> int | None:

@@ -180,6 +180,11 @@ def test_statement_prepared_in_a_set_that_is_not_decoded_is_not_missed(name: str
     assert effect_of(Statement("shop", b"TRUNCATE \xc5\xbdluta", LATIN1), "shop", name) is Effect.NONE
 
 
+def test_name_in_a_comment_does_not_hide_one_in_another_character_set() -> None:
+    raw = "/* 表 */ TRUNCATE TABLE ".encode() + "表".encode("big5")
+    assert effect_of(Statement("shop", raw, UTF8), "shop", "表") is Effect.SCHEMA
+
+
 @pytest.mark.parametrize("ours", ["Menü", "Kö", "Öl", "città", "é", "პური", "ընկեր", "表"])
 def test_names_that_resemble_ours_as_bytes_do_not_stop(ours: str) -> None:
     """A letter in UTF-8 is two or three bytes, and a set that is not decoded has one for each letter."""

@@ -138,3 +138,15 @@ def test_what_may_have_been_rows_counts_as_rows(changes: str) -> None:
     (found,) = log.ahead((ORDERS, first))
     assert found.begin == first
     assert len(found.changing) == 1
+
+
+def test_event_that_may_be_passed_over_is_not_taken_for_rows() -> None:
+    log = Log()
+    first = log.offset()
+    ignorable = bytearray(event(199, b""))
+    ignorable[17:19] = (0x80).to_bytes(2, "little")
+    log.events.append(bytes(ignorable))
+    log.say(CREATE)
+    log.write(ORDERS)
+    (found,) = log.ahead((ORDERS, first))
+    assert found.changing == ()

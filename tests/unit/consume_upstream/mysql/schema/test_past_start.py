@@ -58,6 +58,25 @@ def test_statement_that_keeps_the_definition_refuses_nothing(action: TableAction
 @pytest.mark.parametrize(
     "action",
     [
+        RENAMED,
+        SELECTED,
+        ContentChanged("IMPORT TABLESPACE", brings_rows=True),
+        PartitionsEmptied("exchange", ("p",)),
+        NotUnderstood("?"),
+    ],
+)
+def test_statement_that_may_bring_rows_is_not_passed_over(action: TableAction) -> None:
+    assert passed(INDEX, action, INDEX) == 1
+
+
+@pytest.mark.parametrize("action", [CAME, ADDED, ContentChanged("CONVERT TO"), PartitionsEmptied("drop", ("p",))])
+def test_statement_before_the_first_rows_is_passed_over(action: TableAction) -> None:
+    assert passed(INDEX, action, INDEX) == 3
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
         CHANGED,
         ADDED,
         ColumnDropped("c"),

@@ -140,13 +140,15 @@ ACTIONS: dict[str, tuple[TableAction, ...]] = {
     "ALTER TABLE orders EXCHANGE PARTITION p0 WITH TABLE x WITHOUT VALIDATION": (PartitionsEmptied("exchange", ("p0",)),),
     "ALTER TABLE orders CONVERT PARTITION p0 TO TABLE x": (PartitionsEmptied("convert", ("p0",)),),
     "ALTER TABLE orders CONVERT TABLE x TO PARTITION p3 VALUES LESS THAN (9)": (
-        ContentChanged("CONVERT TABLE … TO PARTITION brings rows"),),
-    "ALTER TABLE p EXCHANGE PARTITION q WITH TABLE orders": (ContentChanged("rows are exchanged with a partition"),),
+        ContentChanged("CONVERT TABLE … TO PARTITION brings rows", brings_rows=True),),
+    "ALTER TABLE p EXCHANGE PARTITION q WITH TABLE orders": (
+        ContentChanged("rows are exchanged with a partition", brings_rows=True),),
     "ALTER TABLE p CONVERT PARTITION q TO TABLE orders": (TableCame("created"),),
     "ALTER TABLE p CONVERT TABLE orders TO PARTITION q": (TableGone("renamed"),),
-    "ALTER TABLE orders DISCARD PARTITION p0 TABLESPACE": (ContentChanged("DISCARD TABLESPACE of a partition"),),
-    "ALTER TABLE orders DISCARD TABLESPACE": (ContentChanged("DISCARD TABLESPACE"),),
-    "ALTER TABLE orders IMPORT TABLESPACE": (ContentChanged("IMPORT TABLESPACE"),),
+    "ALTER TABLE orders DISCARD PARTITION p0 TABLESPACE": (
+        ContentChanged("DISCARD TABLESPACE of a partition", brings_rows=True),),
+    "ALTER TABLE orders DISCARD TABLESPACE": (ContentChanged("DISCARD TABLESPACE", brings_rows=True),),
+    "ALTER TABLE orders IMPORT TABLESPACE": (ContentChanged("IMPORT TABLESPACE", brings_rows=True),),
     "ALTER TABLE orders CONVERT TO CHARACTER SET utf8mb4": (ContentChanged("CONVERT TO another character set"),),
     "ALTER TABLE orders ADD c INT, CONVERT TO CHARSET latin1": (
         ADD_C, ContentChanged("CONVERT TO another character set")),
@@ -234,6 +236,23 @@ def test_unique_indexes_do_nothing_to_rows_that_a_primary_key_identifies(clause:
     found = statement(f"ALTER TABLE orders {clause}")
     assert has_effect(found, "shop", "orders")
     assert has_effect(found, "shop", "orders", primary=True) is not passed
+
+
+@pytest.mark.parametrize(
+    ("text", "empty"),
+    [
+        ("CREATE TABLE orders (id INT)", True), ("CREATE TABLE orders LIKE items", True),
+        ("CREATE TABLE orders (id INT) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (9))", True),
+        ("CREATE TABLE orders (id INT) PARTITION BY LIST (id) (PARTITION p VALUES IN (9))", True),
+        ("CREATE TABLE orders (id INT) START TRANSACTION", True), ("CREATE TABLE orders SELECT * FROM items", False),
+        ("CREATE TABLE orders (id INT) IGNORE AS (SELECT 1)", False), ("CREATE TABLE orders TABLE items", False),
+        ("CREATE TABLE orders VALUES ROW(1)", False), ("CREATE OR REPLACE TABLE orders AS SELECT 1", False),
+    ],
+)  # fmt: skip
+def test_table_that_a_statement_fills_is_not_empty(text: str, *, empty: bool) -> None:
+    (came,) = actions(text)
+    assert isinstance(came, TableCame)
+    assert came.empty is empty
 
 
 @pytest.mark.parametrize("text", CASCADES)
