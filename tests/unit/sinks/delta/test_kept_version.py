@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
+from progress.store.rows.job_rows import JobRecord
 from tests.system.sinks.delta.aged_table import HOURS, age
 from tests.tables import ORDERS, Row, batch, change_table, in_order, order, plan
 from vnode_backfill.config.job import MergeMode, load_config
@@ -180,3 +182,16 @@ def test_it_is_known_until_when_a_version_can_be_read(target: Target) -> None:
     target.sink.sweep()
     assert sink.readable_until(name, told) is None
     assert sink.readable_until(f"{name}/nothing", told) is None
+
+
+def test_sweep_of_a_job_leaves_to_no_late_epoch_what_is_older_than_the_job(target: Target) -> None:
+    """The files of the copy before it have higher epochs. Their removals may be forgotten when a cut lets them go."""
+    created = datetime.now(UTC) - timedelta(days=3)
+    old, own = target.path / "e900-i-old-0.parquet", target.path / "e900-i-own-0.parquet"
+    for path, age_of_file in ((old, timedelta(days=9)), (own, timedelta(days=2))):
+        path.write_bytes(b"x")
+        os.utime(path, ((datetime.now(UTC) - age_of_file).timestamp(),) * 2)
+    record = JobRecord.new("orders", ORDERS, vnode_count=8, server="s", sink=f"delta:{target.path}", now=created)
+    sink, _ = described(target).compacted_by_request(record)
+    sink.sweep()
+    assert (old.exists(), own.exists()) == (False, True)
