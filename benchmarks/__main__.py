@@ -20,8 +20,10 @@ from benchmarks import points
 from benchmarks.bench import COLUMNS, TABLE, Bench, Traffic
 from benchmarks.driver.commands import commands, verify
 from benchmarks.driver.commits import commits
+from benchmarks.driver.log_stage import log_stage
 from benchmarks.driver.scale import scale
 from benchmarks.following import catchup, epoch
+from benchmarks.idle import idle
 from benchmarks.live.case import following
 from benchmarks.peers.case import peers
 from benchmarks.results import Figure, Results
@@ -42,6 +44,8 @@ CASES: dict[str, Callable[[Bench], list[Figure]]] = {
     "following": following,
     "commits": commits,
     "tables": tables,
+    "log": log_stage,
+    "idle": idle,
     "verify": verify,
     "commands": commands,
     "scale": scale,
@@ -50,7 +54,7 @@ CASES: dict[str, Callable[[Bench], list[Figure]]] = {
 }
 _PEERS = "peers"
 """Sets other tools up first, so it runs only if it is asked for."""
-_OWN_TABLE = {"following", "commits", "commands", "scale", "iotdb"}
+_OWN_TABLE = {"following", "commits", "log", "idle", "commands", "scale", "iotdb"}
 """Cases that make a table of their own, and warm up by themselves."""
 _WARM_UP_ROWS = 20_000
 

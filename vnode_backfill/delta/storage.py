@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -270,6 +271,7 @@ def _local_files(folder: Path, without: Path) -> Iterator[StoredFile]:
                     yield StoredFile(path.relative_to(folder).as_posix(), modified)
 
 
+@lru_cache(maxsize=4096)
 def local_path(path: str) -> Path | None:
     """The path of a local folder, None for one in an object store."""
     if path.startswith("file://"):

@@ -74,7 +74,8 @@ class TablePattern:
 
     def matches(self, name: TableName, *, fold_case: bool) -> bool:
         """Whether `name` is the table, or one of those, that is meant."""
-        return _matches(self.database, name.database, fold_case) and _matches(self.table, name.table, fold_case)
+        # The part that differs most comes first: of many named tables most are of one database.
+        return _matches(self.table, name.table, fold_case) and _matches(self.database, name.database, fold_case)
 
     def like(self) -> str:
         """A LIKE pattern, escaped by backslashes, of the databases that can hold what is meant."""

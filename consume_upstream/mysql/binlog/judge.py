@@ -22,7 +22,7 @@ from consume_upstream.mysql.binlog.batch import Listing, RowBuffer, TableRows, w
 from consume_upstream.mysql.binlog.decoder import RowDecoder, ZeroDates, image_schema
 from consume_upstream.mysql.binlog.events import HEADER_BYTES, EventKind, Statement, is_ignorable, unpack_rows
 from consume_upstream.mysql.binlog.place import Place
-from consume_upstream.mysql.binlog.table_map import Flavour, check_table_map, read_table_map
+from consume_upstream.mysql.binlog.table_map import Flavour, accepted_map
 from consume_upstream.mysql.binlog.wanted import WantedTables
 from consume_upstream.mysql.schema.labels import Doubts, doubtful_labels, with_labels
 from consume_upstream.mysql.statements.actions import has_effect
@@ -74,10 +74,9 @@ class TableJudge:
             return RowDecoder(self.definition, self._flavour, zero_dates=self._zero_dates, doubts=doubts)
         return _known_decoder(self.definition, self._flavour, self._zero_dates)
 
-    def accept_map(self, event: bytes) -> bool:
+    def accept_map(self, body: bytes) -> bool:
         """Rows of the table follow; whether they are to be decoded."""
-        found = read_table_map(event)
-        check_table_map(found, self.definition, self._flavour)
+        found = accepted_map(body, self.definition, self._flavour)
         rows = self.make_decoder()
         if self._doubts and found.labels:
             # What the log says of its labels holds for the whole slice: a statement that changes them ends it.
@@ -183,7 +182,7 @@ class EventJudge:
         body = event[HEADER_BYTES + 8 :]
         number = self.wanted.find(body)
         with self._about(number):
-            if self.tables[number].accept_map(event):
+            if self.tables[number].accept_map(body):
                 self.wanted.check(number, body, _table_id(event))
 
     def judge_statement(self, statement: Statement) -> None:

@@ -9,15 +9,19 @@ column is never mapped silently to another.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, NoReturn
 
-from consume_upstream.mysql.binlog.events import HEADER_BYTES, Cursor
+from consume_upstream.mysql.binlog.events import Cursor
 from consume_upstream.mysql.schema.charsets import charset_named
 from vnode_backfill.words.columns import Column, Kind, TableDefinition, listed_label
 from vnode_backfill.words.errors import LogFormatError, SchemaChangedError
 from vnode_backfill.words.hints import NEW_COPY
 
 Flavour = Literal["mysql", "mariadb"]
+
+_KEPT_MAPS = 4096
+"""Of so many tables what the log said last is remembered."""
 
 INT_TYPES = {1: 1, 2: 2, 3: 9, 4: 3, 8: 8}
 _BLOB_PREFIX = {
@@ -131,9 +135,8 @@ def decimal_bytes(precision: int, scale: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """One TABLE_MAP event. The optional part is empty where the server does not write it."""
+    """What a TABLE_MAP event says of a table. The optional part is empty where the server does not write it."""
 
-    table_id: int
     database: str
     table: str
     types: bytes
@@ -153,11 +156,20 @@ class _Optional:
     sets: list[tuple[bytes, ...]] = field(default_factory=list)
 
 
-def read_table_map(event: bytes) -> TableMap:
-    """Read a whole event without its checksum."""
-    cursor = Cursor(event, HEADER_BYTES)
-    table_id = cursor.number(6)
-    cursor.take(2)
+@lru_cache(maxsize=_KEPT_MAPS)
+def accepted_map(body: bytes, definition: TableDefinition, flavour: Flavour) -> TableMap:
+    """What an event says, by its body after the id and the flags. Raises unless it describes exactly the definition.
+
+    A table has the same map in every dump until its definition changes, so of many tables each is read and compared
+    once, not once per epoch.
+    """
+    found = read_table_map(body)
+    check_table_map(found, definition, flavour)
+    return found
+
+
+def read_table_map(body: bytes) -> TableMap:
+    cursor = Cursor(body)
     database = cursor.text(cursor.number(1))
     cursor.take(1)
     table = cursor.text(cursor.number(1))
@@ -168,7 +180,7 @@ def read_table_map(event: bytes) -> TableMap:
     cursor.take((len(types) + 7) // 8)
     optional = _read_optional(cursor, sum(code in _NUMERIC for code in types))
     return TableMap(
-        table_id, database, table, types, metas, optional.unsigned, optional.names,
+        database, table, types, metas, optional.unsigned, optional.names,
         (*optional.enums, *optional.sets),
     )  # fmt: skip
 

@@ -81,7 +81,7 @@ class CollectsStatements(TableJudge):
         if self.before_rows is None and self._is_after():
             self.before_rows = len(self.found)
 
-    def accept_map(self, event: bytes) -> bool:  # noqa: ARG002 - what it says of the rows does not matter
+    def accept_map(self, body: bytes) -> bool:  # noqa: ARG002 - what it says of the rows does not matter
         """Rows are not read, so that nothing is said about their table."""
         self.note_rows()
         return False

@@ -83,7 +83,8 @@ class TablesJob:
         services = [parts.services(table) for table in opened]
         self._tools = DriverTools.open(services[0], many=True)
         self._shared = SharedWork(parts.config, parts.store, self._tools, self._happened.set)
-        self.tables = [self._running(table, each) for table, each in zip(opened, services, strict=True)]
+        kept = self._kept_versions()
+        self.tables = [self._running(table, each, kept) for table, each in zip(opened, services, strict=True)]
         self.aside = dict(aside)
         """Tables that could not be opened, or not be copied again, with the reason."""
         self._renewing = Reopening(parts.config.limits, self._tools.spark.stopping, self._happened.set)
@@ -134,9 +135,9 @@ class TablesJob:
                 table.performer.wake()
         self._shared.wake()
 
-    def _running(self, table: OpenedTable, services: Services) -> RunningTable:
+    def _running(self, table: OpenedTable, services: Services, kept: KeptVersions) -> RunningTable:
         # Before anything of the table is at work: a target without vectors has its log cleaned by its own commits.
-        services.sink.keep(self._kept_versions().version_of(table.name, table.opened.record.sink))
+        services.sink.keep(kept.version_of(table.name, table.opened.record.sink))
         return RunningTable(table, services, self._tools, self._shared.carry_out, self._happened.set)
 
     def _take_all(self) -> None:
@@ -198,7 +199,7 @@ class TablesJob:
     def _begun(self, opened: OpenedTable) -> RunningTable | BackfillError:
         """A table that was opened while the job runs, or why its target cannot be opened."""
         try:
-            return self._running(opened, self._parts.services(opened))
+            return self._running(opened, self._parts.services(opened), self._kept_versions())
         except BackfillError as error:
             return error
 
