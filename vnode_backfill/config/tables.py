@@ -29,6 +29,7 @@ from vnode_backfill.words.table_name import SYSTEM_SCHEMAS, TableName
 
 __all__ = [
     "Chosen",
+    "MeantTables",
     "chosen_tables",
     "config_beside",
     "is_chosen",
@@ -126,6 +127,21 @@ def is_chosen(config: Config, name: TableName, *, fold_case: bool = False) -> bo
     """Whether the file means this table, whether the server has it or not."""
     entry = entry_of(config.mysql.tables, name, fold_case=fold_case)
     return entry is not None and (entry.table.exact is not None or not _left_out(config, name, fold_case=fold_case))
+
+
+class MeantTables:
+    """The tables that one file means. It remembers what it was asked: each answer goes through all entries of the file,
+    and a running job asks for every table once a second."""
+
+    def __init__(self, config: Config, *, fold_case: bool) -> None:
+        self._config, self._fold_case = config, fold_case
+        self._known: dict[TableName, bool] = {}
+
+    def __contains__(self, name: TableName) -> bool:
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = is_chosen(self._config, name, fold_case=self._fold_case)
+        return found
 
 
 def config_beside(config: Config, name: TableName) -> Config | None:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.unit.config.test_job import load
 from vnode_backfill.config.choices import MergeMode, SchemaChanges, ZeroDates
 from vnode_backfill.config.job import Config
-from vnode_backfill.config.tables import Chosen, chosen_tables, priority_of, table_config
+from vnode_backfill.config.tables import Chosen, MeantTables, chosen_tables, priority_of, table_config
 from vnode_backfill.config.templates import filled_folder, filled_series
 from vnode_backfill.words.errors import ConfigError
-from vnode_backfill.words.table_name import TableName
+from vnode_backfill.words.table_name import TableName, TablePattern
 
 ORDERS, ITEMS, USERS = TableName("shop", "orders"), TableName("shop", "items"), TableName("crm", "users")
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
@@ -106,6 +106,19 @@ def test_names_count_as_the_server_compares_them(tmp_path: Path) -> None:
     assert (folded.tables, folded.missing, folded.unmatched) == ((ORDERS,), (), ())
     assert priority_of(config, ORDERS) == 2
     assert priority_of(config, ORDERS, fold_case=True) == 1
+
+
+def test_a_table_is_compared_with_the_entries_of_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running job asks for every table once a second, and may have hundreds, each with an entry."""
+    meant = MeantTables(job(tmp_path, "shop.a", "shop.b", "crm.*"), fold_case=False)
+    names = [TableName("shop", "a"), TableName("crm", "people"), TableName("shop", "c")]
+    assert [name in meant for name in names] == [True, True, False]
+
+    def compared(*_: object, **__: object) -> bool:
+        raise AssertionError("a table was compared again")
+
+    monkeypatch.setattr(TablePattern, "matches", compared)
+    assert [name in meant for name in names] == [True, True, False]
 
 
 def test_the_entry_that_names_a_table_counts_else_the_first_pattern(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from consume_upstream.log.offset import CdcOffset
 from consume_upstream.upstream_table import UpstreamTable
 from progress.store.tables_store import TablesStore
 from vnode_backfill.config.job import Config, NewTables
-from vnode_backfill.config.tables import Chosen, is_chosen, priority_of
+from vnode_backfill.config.tables import Chosen, MeantTables, is_chosen, priority_of
 from vnode_backfill.job.open.begin import Beginning
 from vnode_backfill.job.open.create import (
     Planned,
@@ -104,7 +104,7 @@ class TablesOpener:
         self._removed: frozenset[str] = frozenset()
         self._ended: dict[str, str] = {}
         self._fold_case = False
-        self._meant = _Meant(config, fold_case=False)
+        self._meant = MeantTables(config, fold_case=False)
         self._asked: UpstreamTable | None = None
         self._looked: CdcOffset | None = None
         """The end of the log when tables were looked for last."""
@@ -191,11 +191,11 @@ class TablesOpener:
             return False
         self.config, self._choices = with_choices(self._file, choices), version
         self._removed = frozenset(choice.table for choice in choices if not choice.wanted)
-        self._meant = _Meant(self.config, fold_case=self._fold_case)
+        self._meant = MeantTables(self.config, fold_case=self._fold_case)
         return True
 
     def _is_meant(self, name: str) -> bool:
-        return self._meant(name)
+        return stored_name(name) in self._meant
 
     def _end_of_log(self) -> CdcOffset | None:
         """None where it cannot be had: what appears until the next look is read."""
@@ -211,7 +211,7 @@ class TablesOpener:
         listed = list_tables(config)
         chosen = configured_tables(config, listed)
         self._fold_case = chosen.fold_case
-        self._meant = _Meant(config, fold_case=chosen.fold_case)
+        self._meant = MeantTables(config, fold_case=chosen.fold_case)
         held = [stored_name(text) for text in store.names()]
         forget_finished(config, {str(name) for name in held})
         kept = [name for name in held if is_chosen(config, name, fold_case=chosen.fold_case)]
@@ -364,22 +364,6 @@ class TablesOpener:
             else:
                 kept[name] = each
         return kept
-
-
-class _Meant:
-    """Says whether a file chooses a table, and remembers it: a running job asks for every table once a second, and a
-    look goes through all entries of the file. Another file needs another one of these."""
-
-    def __init__(self, config: Config, *, fold_case: bool) -> None:
-        self._config, self._fold_case = config, fold_case
-        self._known: dict[str, bool] = {}
-
-    def __call__(self, name: str) -> bool:
-        found = self._known.get(name)
-        if found is None:
-            found = is_chosen(self._config, stored_name(name), fold_case=self._fold_case)
-            self._known[name] = found
-        return found
 
 
 def _creation(table: UpstreamTable, since: CdcOffset | None) -> CreatedTable | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -86,6 +87,16 @@ def test_table_read_alone_raises_what_is_wrong_with_it() -> None:
     with pytest.raises(SchemaChangedError, match="has 3 columns"):
         list(log.slice([WantedTable(A.definition, met=met)], isolates=False).take(block_of(log.events)))
     assert met.error is None
+
+
+def test_map_that_was_accepted_is_compared_again_under_another_definition() -> None:
+    """A map is known by its bytes. A definition that has changed outside the log has to be noticed all the same."""
+    log = MadeLog()
+    log.change(A.map(), write(A, 1))
+    assert keys(log, A) == [[1]]
+    fewer = replace(A.definition, columns=A.definition.columns[:1])
+    with pytest.raises(SchemaChangedError, match="has 2 columns"):
+        list(log.slice([WantedTable(fewer)], isolates=False).take(block_of(log.events)))
 
 
 def test_statement_ends_what_is_read_of_its_tables_alone() -> None:
