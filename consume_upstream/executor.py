@@ -38,13 +38,12 @@ from consume_upstream.log.offset import (
     LoggedTransaction,
     Visibility,
     VisibleAt,
-    is_short_stretch,
     resolve,
 )
 from consume_upstream.log.statement import FoundStatement, LogCut, PassedStatement
 from consume_upstream.mark import LazyMarks
 from consume_upstream.piece import LogPiece, PieceConsumed, TableShare, consume_piece
-from consume_upstream.upstream_table import UpstreamTable
+from consume_upstream.upstream_table import UpstreamTable, is_read_by_driver
 from progress.state.backfill_state import BackfillState, Intent
 from progress.task_progress import TaskProgress
 from vnode_backfill.spark.tasks import Spark, run_tasks
@@ -276,7 +275,7 @@ def _runner(
     """A short stretch is read in the driver, a long one in tasks, of which each may need a second connection."""
     first = orders[0].executor
     tasks = readers.count // 2 if any(order.executor.has_text_key for order in orders) else readers.count
-    if spark and tasks and not is_short_stretch(*orders[0].stretch):
+    if spark and tasks and not is_read_by_driver(*orders[0].stretch, first.table.held_log):
         return partial(_consume_in_spark, spark, tasks)
     return partial(_consume_here, first.lend)
 

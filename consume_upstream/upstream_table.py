@@ -15,7 +15,7 @@ The promises that correctness rests on:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from consume_upstream.log.ahead import LogAhead
 from consume_upstream.log.cascade import CascadingParent
-from consume_upstream.log.offset import CdcOffset, Visibility
+from consume_upstream.log.offset import SHORT_STRETCH_BYTES, CdcOffset, Visibility, is_short_stretch
 from consume_upstream.log.source_log import SourceLog
 from consume_upstream.log.statement import FoundStatement, LogCut, MetStatements, PassedStatement
 from vnode_backfill.words.columns import Column, TableDefinition
@@ -74,6 +74,21 @@ class TableSize(NamedTuple):
 
     rows: int
     row_bytes: int
+
+
+def is_read_by_driver(after: CdcOffset, upto: CdcOffset, held_log: Callable[[], HeldLog | None]) -> bool:
+    """Whether the driver reads `(after, upto]` by itself, because it is short; tasks read what is long.
+
+    The ends of a stretch that goes on in the next file do not say how long it is, so the source is asked. A log begins
+    a new file now and then, and that alone must not start Spark for a live job, which would keep it. A stretch over
+    more files counts as long.
+    """
+    if upto.number - after.number != 1:
+        return is_short_stretch(after, upto)
+    held = held_log()
+    if held is None or held.bytes_before(after) < 0:
+        return False
+    return held.bytes_after(after) - held.bytes_after(upto) <= SHORT_STRETCH_BYTES
 
 
 class HeldLog(Protocol):
@@ -296,6 +311,10 @@ class UpstreamLog(Protocol):
 
     def check_log(self, offset: CdcOffset) -> None:
         """Raise unless the log still is the one whose identity the offset has."""
+        ...
+
+    def held_log(self) -> HeldLog | None:
+        """What the source holds of its log now; None where the account may not ask."""
         ...
 
     def log_stretches(self, after: CdcOffset, upto: CdcOffset) -> list[tuple[CdcOffset, CdcOffset]]:

@@ -140,10 +140,8 @@ def era_shift(era: int) -> int:
 
 
 def is_short_stretch(after: CdcOffset, upto: CdcOffset) -> bool:
-    """Whether the driver reads `(after, upto]` by itself.
-
-    The ends of a stretch over several files do not say how long it is. It counts as long.
-    """
+    """Whether `(after, upto]` is short by its ends alone. Those of a stretch over several files do not say how long it
+    is, so it counts as long."""
     return after.number == upto.number and upto.pos - after.pos <= SHORT_STRETCH_BYTES
 
 

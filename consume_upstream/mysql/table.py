@@ -27,6 +27,7 @@ from consume_upstream.mysql.driver_source import DriverSource
 from consume_upstream.mysql.known_table import KnownTable
 from consume_upstream.mysql.positions import ahead, start, statements
 from consume_upstream.mysql.positions.file_identity import identity_now, take_identity
+from consume_upstream.mysql.positions.held_log import HeldFiles, read_held_log
 from consume_upstream.mysql.positions.prepared import wait_for_prepared
 from consume_upstream.mysql.preflight.facts import has_packed_transactions, read_table_profile
 from consume_upstream.mysql.rows.checksums import ServerChecksums
@@ -210,6 +211,11 @@ class MySqlTable(KnownTable):
 
     def boundary_fault(self, offset: CdcOffset, log: SourceLog) -> str:
         return start.boundary_fault(self, offset, log)
+
+    def held_log(self) -> HeldFiles | None:
+        """What the server holds of its log now; None where the account may not ask."""
+        with closing(self.connect()) as connection:
+            return read_held_log(connection)
 
     def log_stretches(self, after: CdcOffset, upto: CdcOffset) -> list[tuple[CdcOffset, CdcOffset]]:
         """`(after, upto]` cut where a file of the log begins, which is where a transaction begins.

@@ -326,7 +326,9 @@ class Performer:
         self.seen.sampled(written, time.time())
         if rows is None:
             rows = int(self._rows_per_second(state) * config.epoch.backfill.total_seconds())
-        if not is_short_stretch(last, written):
+        # The ends of a stretch over several files do not say how long it is. Its reader asks, and starts Spark then.
+        one_file = last.number == written.number
+        if answer.slice_end is not None or (one_file and not is_short_stretch(last, written)):
             self._spark.expect_tasks()
         self._is_behind = answer.slice_end is not None
         short = not self._is_behind and may_be_merged_at_once(config.executor, last, written)

@@ -29,14 +29,19 @@ def test_a_live_job_that_is_restarted_starts_spark_when_a_task_needs_it(
     case.to_live()
     with case.started("run") as driver:
         _delete(case, driver, 1, left=499)
-        assert _processes_of_spark(driver) == []
-        # A stretch over several files of the log is read by tasks.
+        # A log begins a new file now and then, which alone needs no task.
         execute(mariadb_server, database, "DELETE FROM orders LIMIT 1", "FLUSH BINARY LOGS")
         _delete(case, driver, 1, left=497)
+        execute(mariadb_server, database, "CREATE TABLE other (v LONGTEXT)", "FLUSH BINARY LOGS")
+        _delete(case, driver, 1, left=496)
+        assert _processes_of_spark(driver) == []
+        # A long stretch is read by tasks, whatever is in it.
+        execute(mariadb_server, database, "INSERT INTO other SELECT REPEAT('x', 4000000) FROM orders LIMIT 6")
+        _delete(case, driver, 1, left=495)
         wait_for(lambda: _has_jvm(driver), "Spark to start", seconds=120)
         kill_jvm(case, driver)
     with case.started("run") as driver:
-        _delete(case, driver, 2, left=495)
+        _delete(case, driver, 2, left=493)
         case.command("stop")
         driver.wait(0)
     assert case.differences() == []
@@ -57,6 +62,9 @@ def test_a_live_job_of_many_tables_that_is_restarted_needs_no_jvm_either(
         execute(mariadb_server, database, "DELETE FROM a WHERE id = 2", "DELETE FROM b WHERE id = 3")
         for name in ("a", "b"):
             _wait_for_rows(driver, case.target(name), 2)
+        # The other table rests, and is looked for in both files.
+        execute(mariadb_server, database, "FLUSH BINARY LOGS", "DELETE FROM a WHERE id = 1")
+        _wait_for_rows(driver, case.target("a"), 1)
         assert _processes_of_spark(driver) == []
         case.command("stop")
         driver.wait(0)

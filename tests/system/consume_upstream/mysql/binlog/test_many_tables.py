@@ -273,7 +273,8 @@ def test_changes_of_all_tables_are_buffered(
     shop = plain_shop
     shop.write(Random(7), 30)
     if where == "tasks":
-        shop.run("FLUSH BINARY LOGS")
+        # The driver reads a stretch of two files itself, if it is short.
+        shop.run("FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
         shop.write(Random(8), 10)
     notes = consume(shop, tmp_path, request.getfixturevalue("spark") if where == "tasks" else None)
     alone = shop.alone(shop.tables[0].written_offset())
