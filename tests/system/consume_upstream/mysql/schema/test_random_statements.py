@@ -147,6 +147,7 @@ def test_chains_lead_to_what_the_server_shows(source_server: SqlServer, database
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_many_chains(source_server: SqlServer, database: str) -> None:
     seed = int(os.environ.get("SCHEMA_SEED", random.SystemRandom().randrange(2**32)))
     print(f"seed {seed}")

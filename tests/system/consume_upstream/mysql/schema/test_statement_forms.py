@@ -66,6 +66,7 @@ def test_every_form_means_what_the_server_did(source_server: SqlServer) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_many_forms(source_server: SqlServer) -> None:
     seed = int(os.environ.get("STATEMENT_SEED", random.SystemRandom().randrange(2**32)))
     print(f"seed {seed}")

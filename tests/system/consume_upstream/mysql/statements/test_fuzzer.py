@@ -259,6 +259,7 @@ def test_names_that_a_server_makes_equal_are_folded_alike(source_server: SqlServ
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_many_statements(source_server: SqlServer) -> None:
     seed = int(os.environ.get("STATEMENT_SEED", random.SystemRandom().randrange(2**32)))
     print(f"seed {seed}")
