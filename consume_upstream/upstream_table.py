@@ -405,6 +405,10 @@ class UpstreamTable(UpstreamLog, Protocol):
         """
         ...
 
+    def on_its_own(self) -> Self:
+        """The same table, without what it was opened by together with others."""
+        ...
+
     def in_era(self, era: int) -> Self:
         """The same table, whose log counts as that one of the job's logs (see `consume_upstream.log.offset`)."""
         ...

@@ -19,7 +19,7 @@ from pymysql.connections import Connection
 
 from consume_upstream.log.offset import CdcOffset, Visibility
 from consume_upstream.mysql import throttle
-from consume_upstream.mysql.connection import source_errors
+from consume_upstream.mysql.kept_connections import KeptConnections
 from consume_upstream.mysql.known_table import KnownTable
 from consume_upstream.mysql.positions.file_identity import take_identity
 from consume_upstream.mysql.positions.held_log import HeldFiles, read_held_log
@@ -55,7 +55,9 @@ class DriverSource:
     @contextmanager
     def session(self) -> Iterator[MySqlSession]:
         with self.connection() as connection:
-            yield MySqlSession(self.table, connection)
+            session = MySqlSession(self.table, connection)
+            yield session
+            session.forget()
 
     def written_offset(self, last: CdcOffset) -> CdcOffset:
         """The end of the log, with the identity of its file.
@@ -155,54 +157,14 @@ class _Connections:
     """A few connections to the server of a table, and what its tables need to know only once."""
 
     def __init__(self, table: KnownTable) -> None:
-        self._table = table
         self._free = threading.Semaphore(CONNECTIONS)
-        self._lock = threading.Lock()
-        self._idle: list[Connection] = []
-        self._closed = False
+        self._kept = KeptConnections(table.connect)
         self.slices = KnownSlices()
 
     @contextmanager
     def lent(self) -> Iterator[Connection]:
-        with self._free:
-            connection = self._taken() or self._table.connect()
-            try:
-                yield connection
-            except BaseException:
-                _end(connection)
-                raise
-            self._give_back(connection)
+        with self._free, self._kept.lent() as connection:
+            yield connection
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            _end(connection)
-
-    def _taken(self) -> Connection | None:
-        """An idle connection that still answers."""
-        with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        if connection is None:
-            return None
-        try:
-            with source_errors(f"asking {self._table.address} for a sign of life"):
-                connection.ping(reconnect=False)
-        except SourceError:
-            _end(connection)
-            return None
-        return connection
-
-    def _give_back(self, connection: Connection) -> None:
-        with self._lock:
-            if not self._closed and connection.open:
-                self._idle.append(connection)
-                return
-        _end(connection)
-
-
-def _end(connection: Connection) -> None:
-    """Close it, unless the driver library has done so: closing twice would raise, and hide what went wrong."""
-    if connection.open:
-        connection.close()
+        self._kept.close()

@@ -6,8 +6,11 @@ adds what the rest of the system may ask.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pymysql.connections import Connection
 
@@ -19,6 +22,9 @@ from consume_upstream.mysql.rows.result_rows import ZeroDates
 from consume_upstream.mysql.server import ServerIdentity, check_server
 from vnode_backfill.words.columns import TableDefinition
 from vnode_backfill.words.errors import SourceError
+
+if TYPE_CHECKING:
+    from consume_upstream.mysql.opened_together import OpenedTogether
 
 __all__ = ["KnownTable"]
 
@@ -41,10 +47,22 @@ class KnownTable:
     """Whether foreign keys may change rows of the table outside the log, because their tables are looked at."""
     parents: tuple[CascadingParent, ...] = ()
     """Those tables, where they are known: they are of a copy, and stored with it."""
+    together: OpenedTogether | None = field(default=None, compare=False, repr=False)
+    """Set while the table is opened with others: what they ask by."""
 
     def connect(self) -> Connection:
         """A read-only connection to the server the job knows, and to no other; the caller closes it."""
         return self._connect(read_only=True)
+
+    @contextmanager
+    def lent(self) -> Iterator[Connection]:
+        """A read-only connection for some questions: one of its own, or one of those that tables are opened by."""
+        if self.together is not None:
+            with self.together.lent() as connection:
+                yield connection
+            return
+        with self.connect() as connection:
+            yield connection
 
     def written_offset(self) -> CdcOffset:
         return self.log_questions().written_offset()
@@ -52,7 +70,7 @@ class KnownTable:
     def log_questions(self, connect: Lend | None = None) -> LogQuestions:
         """Asked over new connections, or over those that `connect` lends."""
         return LogQuestions(
-            connect=connect or self.connect,
+            connect=connect or self.lent,
             connect_writable=partial(self._connect, read_only=False),
             identity=self.identity,
             watermark_table=self.watermark_table,

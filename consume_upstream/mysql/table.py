@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
@@ -25,6 +25,7 @@ from consume_upstream.mysql.binlog.reader import LogBatch, WantedTable, read_log
 from consume_upstream.mysql.connection import SourceAddress, connect
 from consume_upstream.mysql.driver_source import DriverSource
 from consume_upstream.mysql.known_table import KnownTable
+from consume_upstream.mysql.opened_together import OpenedTogether
 from consume_upstream.mysql.positions import ahead, start, statements
 from consume_upstream.mysql.positions.file_identity import identity_now, take_identity
 from consume_upstream.mysql.positions.held_log import HeldFiles, read_held_log
@@ -80,11 +81,16 @@ class MySqlTable(KnownTable):
         watermark_table: str | None = None,
         visibility_timeout: float = 60.0,
         server_ids: tuple[int, int] = (5400, 5499),
+        together: OpenedTogether | None = None,
     ) -> Self:
-        """Ask the server who it is; the table is known by a stored definition."""
-        with connect(address) as connection:
-            identity = identify(connection)
-        return cls(address, definition, identity, zero_dates, watermark_table, visibility_timeout, server_ids)
+        """Ask the server who it is, unless others have; the table is known by a stored definition."""
+        if together is not None:
+            identity = together.identity()
+        else:
+            with connect(address) as connection:
+                identity = identify(connection)
+        options = zero_dates, watermark_table, visibility_timeout, server_ids
+        return cls(address, definition, identity, *options, together=together)
 
     @property
     def server(self) -> str:
@@ -100,6 +106,9 @@ class MySqlTable(KnownTable):
         first, last = self.server_ids
         return last - first
 
+    def on_its_own(self) -> Self:
+        return replace(self, together=None)
+
     def in_era(self, era: int) -> Self:
         return replace(self, era=era)
 
@@ -109,7 +118,7 @@ class MySqlTable(KnownTable):
     def with_parents(self) -> Self:
         if not self.follows_parents:
             return self
-        with self.connect() as connection:
+        with self.lent() as connection:
             return replace(self, parents=read_parents(connection, self.definition.database, self.definition.table))
 
     def with_known_parents(self, stored: Sequence[CascadingParent]) -> Self:
@@ -136,18 +145,18 @@ class MySqlTable(KnownTable):
 
     def current_definition(self) -> TableDefinition:
         """As it is after every statement that is in the log by now."""
-        with self.connect() as connection:
+        with self.lent() as connection:
             # A statement is logged before the dictionary shows it, under a lock that opening the table waits for.
             ask(connection, f"SELECT 1 FROM {sql.table_name(self.definition)} LIMIT 0")
             return read_definition(connection, self.definition.database, self.definition.table)
 
     def estimated_size(self) -> TableSize:
-        with self.connect() as connection:
+        with self.lent() as connection:
             profile = read_table_profile(connection, self.identity, self.definition)
         return TableSize(profile.estimated_rows, profile.average_row_bytes)
 
     def may_hold_packed_transactions(self) -> bool:
-        with self.connect() as connection:
+        with self.lent() as connection:
             return has_packed_transactions(connection)
 
     def unordered_key(self) -> str:
@@ -157,7 +166,7 @@ class MySqlTable(KnownTable):
             return error.message
         if not text:
             return ""
-        with self.connect() as connection:
+        with self.lent() as connection:
             return unorderable(connection, self.definition)
 
     def check_walkable(self) -> None:
@@ -166,8 +175,16 @@ class MySqlTable(KnownTable):
     def cursor_of(self, rows: pa.RecordBatch | pa.Table) -> Key:
         return cursor_of(self.definition, rows)
 
-    def session(self) -> closing[MySqlSession]:
-        return closing(MySqlSession(self))
+    @contextmanager
+    def session(self) -> Iterator[MySqlSession]:
+        if self.together is None:
+            with closing(MySqlSession(self)) as session:
+                yield session
+            return
+        with self.lent() as connection:
+            session = MySqlSession(self, connection)
+            yield session
+            session.forget()
 
     def walk(self) -> WalkSession:
         return WalkSession(self)
@@ -190,11 +207,13 @@ class MySqlTable(KnownTable):
         It returns once nothing that was logged below the offset is still prepared.
         """
         first = self.first_offset()
-        with self.connect() as connection:
+        with self.lent() as connection:
             wait_for_prepared(connection, self.visibility_timeout)
         return first
 
     def source_log(self, *, with_time: bool = False, stored: CdcOffset | None = None) -> SourceLog:
+        if self.together is not None:
+            return self.together.source_log(self, with_time=with_time, stored=stored)
         return start.read_source_log(self, with_time=with_time, stored=stored)
 
     def look_ahead(self, tables: Sequence[tuple[Self, CdcOffset]]) -> list[LogAhead]:

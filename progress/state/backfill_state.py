@@ -261,11 +261,13 @@ def new_state(first: VisibleAt, plan: SplitPlan, assignment: tuple[VnodeBitmap, 
     A vnode without a range counts as read in epoch 0 and becomes live at its first merge.
     """
     check_assignment(assignment, plan.vnode_count)
+    at, begun = first.position, Epoch(0)
     vnodes = tuple(
-        VnodeState(vnode, Phase.PENDING if plan.of_vnode(vnode) else Phase.CATCH_UP, first.position,
-                   complete=None if plan.of_vnode(vnode) else Epoch(0))
+        VnodeState(vnode, Phase.PENDING, at)
+        if plan.of_vnode(vnode)
+        else VnodeState(vnode, Phase.CATCH_UP, at, complete=begun)
         for vnode in map(VnodeId, range(plan.vnode_count))
-    )  # fmt: skip
+    )
     return BackfillState(
         revision=0, epoch=Epoch(0), written=first.position, visible=((Epoch(0), first),), vnodes=vnodes,
         assignment=assignment,

@@ -74,6 +74,9 @@ class OwnCheckpoints:
         state_rows = rows_where(rows, (kind != LEASE for kind in rows["row"].to_pylist()))
         return Checkpoint(handle, generation, state_rows, None if lease is None else Lease.from_json(lease))
 
+    def landed(self, handle: DeltaTable, app_id: str) -> int | None:
+        return self.commits.transaction_version(handle, app_id)
+
     def write(self, handle: DeltaTable | None, rows: pa.Table, lease: Lease, numbered: Mapping[str, int]) -> DeltaTable:
         content = pa.concat_tables([document_row(LEASE, lease.to_json()), rows])
         return self.commits.replace(handle, content, numbered)
@@ -87,7 +90,8 @@ class CheckpointForm:
         self._point = point or OwnCheckpoints(folder)
         self._jobs = folder.table("jobs", JOB_SCHEMA)
         self._plan = folder.table("plan", PLAN_SCHEMA)
-        self._estimates = Estimates({})
+        self._estimates: Estimates | None = Estimates({})
+        """None until they are needed, or the plan is read for another reason."""
 
     @property
     def commits(self) -> StateTable:
@@ -104,8 +108,11 @@ class CheckpointForm:
     def look(self) -> Checkpoint | None:
         return self._point.look()
 
+    def landed(self, handle: DeltaTable, app_id: str) -> int | None:
+        return self._point.landed(handle, app_id)
+
     def record(self, rows: pa.Table, state: BackfillState, books: Bookkeeping) -> JobRecord | None:  # noqa: ARG002
-        record = read_record(self._jobs.read(self._jobs.open()), books.job)
+        record = read_record(self._jobs.rows(), books.job)
         if record is not None and (record.name != self._job or record.vnode_count != len(state.vnodes)):
             raise StateError(
                 f"the state of job {self._job!r} with {len(state.vnodes)} vnodes contradicts its record",
@@ -114,7 +121,10 @@ class CheckpointForm:
         return record
 
     def plan(self, record: JobRecord, rows: pa.Table, books: Bookkeeping) -> SplitPlan:  # noqa: ARG002
-        return plan_from_rows(record, _rows_that_count(self._plan.read(self._plan.open()), books))
+        plan = plan_from_rows(record, _rows_that_count(self._plan.rows(), books))
+        if self._estimates is None:
+            self._estimates = Estimates.of(plan)
+        return plan
 
     def shown(self, _rows: pa.Table, state: BackfillState, books: Bookkeeping) -> tuple[Estimates, BackfillState]:
         """Estimates matter while ranges are unread. Afterwards every range is among the reads, and no plan is read."""
@@ -126,7 +136,7 @@ class CheckpointForm:
         """Of several vnodes everything can be asked."""
 
     def create(self, record: JobRecord, plan: SplitPlan, state: BackfillState) -> Bookkeeping:  # noqa: ARG002
-        self._jobs.append(record_row(record))
+        self._jobs.add(record_row(record))
         return Bookkeeping(record.id)
 
     def change_record(self, record: JobRecord, still_ours: Callable[[], object]) -> None:
@@ -140,23 +150,25 @@ class CheckpointForm:
         write = uuid4().hex
         rows = plan_rows(plan, generation, write)
         if rows.num_rows:
-            self._plan.append(rows)
+            self._plan.add(rows)
         kept = tuple(pair for pair in books.plans if pair[0] < generation)
         self._estimates = Estimates.of(plan.at(generation))
         return replace(books, plans=(*kept, (generation, write)))
 
     def percent(self, state: BackfillState, books: Bookkeeping) -> float:
+        if self._estimates is None:
+            self._estimates = self._stored_estimates(books)
         return percent_of(self._estimates, state, books.percent)
 
     def remember(self, books: Bookkeeping | None) -> None:
-        self._estimates = Estimates({}) if books is None else self._stored_estimates(books)
+        self._estimates = Estimates({}) if books is None else None
 
     def write(self, handle: DeltaTable | None, rows: pa.Table, lease: Lease, numbered: Mapping[str, int]) -> DeltaTable:
         return self._point.write(handle, rows, lease, numbered)
 
     def _stored_estimates(self, books: Bookkeeping) -> Estimates:
         """Only the estimates are read: the bounds of a large plan are most of it."""
-        return estimates_from_rows(_rows_that_count(self._plan.read(self._plan.open(), ESTIMATE_COLUMNS), books))
+        return estimates_from_rows(_rows_that_count(self._plan.rows(ESTIMATE_COLUMNS), books))
 
 
 def _rows_that_count(rows: pa.Table, books: Bookkeeping) -> pa.Table:

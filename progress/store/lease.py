@@ -22,6 +22,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -44,12 +45,18 @@ class Process:
 
     @classmethod
     def current(cls) -> Process:
-        return cls(socket.gethostname(), os.getpid(), _this_machine(), _started(os.getpid()))
+        return _current(os.getpid())
 
     @property
     def has_ended(self) -> bool:
         """True only if that is certain."""
         return bool(self.machine) and self.machine == _this_machine() and _started(self.pid) != self.started
+
+
+@lru_cache(maxsize=1)
+def _current(pid: int) -> Process:
+    """Asked once: a job of many tables has a store for each. A process that is forked has another number."""
+    return Process(socket.gethostname(), pid, _this_machine(), _started(pid))
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,8 @@ class SharedCheckpoints:
         self._newest: _Content | None = None
         self._pinned: _Content | None = None
         self._packed = PackedRows()
+        self._numbers: dict[str, int | None] = {}
+        """The application transactions at the newest version, as far as anybody has asked or written one."""
         self._commits, self._tidy_every = 0, folder.retention.commits
 
     @property
@@ -169,11 +171,20 @@ class SharedCheckpoints:
         with self._lock:
             held, handle = self._newest, self.commits.open()
             if not _is_of(held, handle):
-                self._newest = self._read(handle)
+                self._newest, self._numbers = self._read(handle), {}
             self._unknown = False
             if self._newest is None or held is None or held.generation != self._newest.generation:
                 self._holds = False
             return self._newest
+
+    def landed(self, handle: DeltaTable, app_id: str) -> int | None:
+        """The last application transaction of this id; of the newest version it is asked for once."""
+        with self._lock:
+            if handle is not (self._newest or _NOTHING).handle:
+                return self.commits.transaction_version(handle, app_id)
+            if app_id not in self._numbers:
+                self._numbers[app_id] = self.commits.transaction_version(handle, app_id)
+            return self._numbers[app_id]
 
     def write(
         self,
@@ -231,6 +242,7 @@ class SharedCheckpoints:
                 self._unknown = True
                 raise
             self._newest, self._holds = replace(content, handle=landed), not lease.released
+            self._numbers.update(numbered)
             self._commits += 1
             if self._commits % self._tidy_every == 0:
                 self.commits.tidy(landed)
@@ -345,6 +357,9 @@ class TableCheckpoints:
         rows = CHECKPOINT_SCHEMA.empty_table() if held is None else held.select(CHECKPOINT_SCHEMA.names)
         return Checkpoint(found.handle, found.generation, rows, found.lease, found.parked)
 
+    def landed(self, handle: DeltaTable, app_id: str) -> int | None:
+        return self.shared.landed(handle, app_id)
+
     def write(self, handle: DeltaTable | None, rows: pa.Table, lease: Lease, numbered: Mapping[str, int]) -> DeltaTable:
         """Whatever version a table's store has seen, its rows are its own: others may have been written since."""
         del handle
@@ -370,6 +385,9 @@ class JobCheckpoints:
         if found is None or found.handle is None:
             return None
         return Checkpoint(found.handle, found.generation, CHECKPOINT_SCHEMA.empty_table(), found.lease)
+
+    def landed(self, handle: DeltaTable, app_id: str) -> int | None:
+        return self._shared.landed(handle, app_id)
 
     def write(self, handle: DeltaTable | None, rows: pa.Table, lease: Lease, numbered: Mapping[str, int]) -> DeltaTable:
         """The tables' rows stay as they are."""

@@ -80,6 +80,10 @@ class CommitPoint(Protocol):
 
     def look(self) -> Checkpoint | None: ...
 
+    def landed(self, handle: DeltaTable, app_id: str) -> int | None:
+        """The last application transaction of this id at the handle's version."""
+        ...
+
     def write(
         self, handle: DeltaTable | None, rows: pa.Table, lease: Lease, numbered: Mapping[str, int]
     ) -> DeltaTable: ...
@@ -105,6 +109,10 @@ class StateForm(Protocol):
 
     def look(self) -> Checkpoint | None:
         """The newest commit; None before the first one."""
+        ...
+
+    def landed(self, handle: DeltaTable, app_id: str) -> int | None:
+        """The last application transaction of this id at the handle's version."""
         ...
 
     def record(self, rows: pa.Table, state: BackfillState, books: Bookkeeping) -> JobRecord | None:

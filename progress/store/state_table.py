@@ -16,6 +16,7 @@ finish.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,14 @@ import pyarrow as pa
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from vnode_backfill.words.errors import BuriedError, OvertakenError, StateUnavailableError
+from vnode_backfill.delta.storage import Storage
+from vnode_backfill.words.errors import (
+    BuriedError,
+    OvertakenError,
+    SinkError,
+    SinkUnavailableError,
+    StateUnavailableError,
+)
 
 _FILES = WriterProperties(
     compression="ZSTD", compression_level=1, default_column_properties=ColumnProperties(dictionary_enabled=False)
@@ -85,6 +93,20 @@ class StateTable:
             # The library's own reader needs nothing of pyarrow that a command would have to load first.
             return pa.RecordBatchReader.from_stream(handle.scan(columns=names), schema=asked).read_all()
 
+    def rows(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows as they are now, in any order; none without a table. Cheap in a process that writes Parquet."""
+        found = self._read_here(columns) if "pyarrow.parquet" in sys.modules else None
+        return self.read(self.open(), columns) if found is None else found
+
+    def _read_here(self, columns: Sequence[str] | None) -> pa.Table | None:
+        """None where the library must be asked: it says what is wrong, and reads what is read in no other way."""
+        from vnode_backfill.delta.small_table import read_small_table
+
+        try:
+            return read_small_table(Storage.of(self.uri, self.options), columns, "a table of the state")
+        except SinkError:
+            return None
+
     def replace(
         self, handle: DeltaTable | None, rows: pa.Table, transactions: Mapping[str, int] | None = None
     ) -> DeltaTable:
@@ -117,6 +139,25 @@ class StateTable:
             return handle.transaction_version(app_id)
         except (DeltaError, OSError) as error:
             raise OvertakenError(str(error)) from error
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows whatever others add at the same time; cheap where there is no table yet, which it makes."""
+        if not self._made_of(rows):
+            self.append(rows)
+
+    def _made_of(self, rows: pa.Table) -> bool:
+        """Whether there was no table, and now there is one of these rows."""
+        from vnode_backfill.delta.small_table import make_small_table
+
+        configuration = {name: value or "" for name, value in self.retention.configuration.items()}
+        try:
+            return make_small_table(Storage.of(self.uri, self.options), rows, configuration, "a table of the state")
+        except SinkUnavailableError as error:
+            # It may have been made.
+            raise _unavailable(f"{self.uri} cannot be written", error.detail) from error
+        except SinkError:
+            # A store that needs a lock of `deltalake`'s, or one that cannot be written. That library says which.
+            return False
 
     def append(self, rows: pa.Table) -> None:
         """Add rows whatever others add at the same time."""
@@ -199,11 +240,15 @@ def state_errors(what: str) -> Iterator[None]:
         yield
     except (DeltaError, OSError, pa.ArrowException) as error:
         reason = _COLOURS.sub("", str(error)).strip()
-        raise StateUnavailableError(
-            f"state in {what}",
-            detail=f"{type(error).__name__}: {reason[:1000]}",
-            hint="Check that `state.path` is right, reachable and writable, and that its disk is not full.",
-        ) from error
+        raise _unavailable(what, f"{type(error).__name__}: {reason[:1000]}") from error
+
+
+def _unavailable(what: str, detail: str) -> StateUnavailableError:
+    return StateUnavailableError(
+        f"state in {what}",
+        detail=detail,
+        hint="Check that `state.path` is right, reachable and writable, and that its disk is not full.",
+    )
 
 
 def _once(transactions: Mapping[str, int]) -> CommitProperties:

@@ -383,7 +383,7 @@ class StateStore(StateReader):
         """Whether the newest handle holds this revision; another content under the same number is a broken law."""
         if self._handle is None:
             return False
-        landed = self._form.commits.transaction_version(self._handle, _app_id(job))
+        landed = self._form.landed(self._handle, _app_id(job))
         if landed is None:
             return False
         if landed == state.revision and state != self._committed:
@@ -396,7 +396,7 @@ class StateStore(StateReader):
         """A commit of several tables may have landed although its answer was lost: what it wrote counts."""
         if found is None or self._handle is None or state == self._committed:
             return
-        if self._form.commits.transaction_version(self._handle, _app_id(job)) == state.revision:
+        if self._form.landed(self._handle, _app_id(job)) == state.revision:
             stored = found.stored()
             self._committed = stored[0] if stored else self._committed
 

@@ -152,6 +152,9 @@ class WalkForm:
         rows = CHECKPOINT_SCHEMA.empty_table() if stored is None else _rows(stored)
         return Checkpoint(handle, generation, rows, lease)
 
+    def landed(self, handle: DeltaTable, app_id: str) -> int | None:
+        return self._commits.transaction_version(handle, app_id)
+
     def record(self, rows: pa.Table, state: BackfillState, books: Bookkeeping) -> JobRecord | None:  # noqa: ARG002
         stored = _stored(rows)
         return None if stored is None else stored.record

@@ -43,6 +43,7 @@ from vnode_backfill.delta.log.actions import (
     TXN_ID,
     VECTORS,
     Action,
+    LiveFile,
     Metadata,
     Protocol,
     commit_text,
@@ -64,6 +65,7 @@ from vnode_backfill.delta.log.replay import (
 from vnode_backfill.delta.log.schema import schema_text
 from vnode_backfill.delta.log.upkeep import checkpoint_due, clean, make_checkpoint, waits_since
 from vnode_backfill.delta.storage import Storage, storage_errors
+from vnode_backfill.delta.store_check import check_store
 from vnode_backfill.delta.sweep import Sweep, lost_parts, swept
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import FencedError, LawBrokenError, OvertakenError, SinkError, StateError
@@ -122,12 +124,15 @@ class DeltaLog:
         landed: tuple[str, Epoch] | None = None,
         over: TableVersion | None = None,
         features: frozenset[str] = frozenset(),
+        added: Sequence[FileReceipt] = (),
     ) -> TableVersion:
-        """Make the table, empty. `over` replaces a table and all its rows. OvertakenError if somebody was faster.
+        """Make the table with the files `added`. `over` replaces a table and all its rows.
 
-        The commit counts as the one that `landed` names. `features` are demanded of readers and writers beyond those
-        that the columns' types need.
+        OvertakenError if somebody was faster. The commit counts as the one that `landed` names, and fences earlier
+        drivers. `features` are demanded of readers and writers beyond those that the columns' types need.
         """
+        if over is not None:
+            self.check_generation(over)
         text = schema_text(schema)
         now = milliseconds()
         metadata = Metadata(str(uuid4()), text, configuration=configuration, created=now)
@@ -135,8 +140,9 @@ class DeltaLog:
         actions: list[tuple[str, Action]] = [
             ("protocol", Protocol.of(text, features).to_action()),
             ("metaData", metadata.to_action()),
-            *(("txn", transaction(self._app(kind), epoch, now)) for kind, epoch in ([landed] if landed else [])),
+            *self._transactions(dict([landed] if landed else [])),
             *(("remove", file.to_remove(now, data_change=True)) for file in files),
+            *(("add", LiveFile.added(receipt, now).to_add(data_change=True)) for receipt in added),
         ]
         with storage_errors(f"{self.what} cannot be created at {self.storage.path}"):
             self.storage.make_folder()
@@ -146,21 +152,7 @@ class DeltaLog:
 
     def check_store(self) -> None:
         """Refuse a store that would let two commits make the same version. Demands the folder."""
-        name = f"{LOG}/.probe-{uuid4()}"
-        with storage_errors(f"{self.what} cannot be written to at {self.storage.path}"):
-            self.storage.put_new(name, b"")
-            try:
-                self.storage.put_new(name, b"")
-            except FileExistsError:
-                return
-            finally:
-                self.storage.remove_file(name)
-        raise SinkError(
-            f"{self.storage.path} is in a store that cannot hold a Delta table that is written to",
-            detail="It wrote a file on condition that there is none, although there was one. Commits would be lost.",
-            hint="Use a store that keeps this condition (S3, GCS, Azure, a local disk), or a newer version of this "
-            "one.",
-        )
+        check_store(self.storage, self.what)
 
     def landed(self, table: TableVersion, kind: str, epoch: Epoch) -> bool:
         """Whether this epoch's commit of this kind is in the table; FencedError if a later epoch's is."""

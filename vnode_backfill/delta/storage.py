@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -89,6 +89,15 @@ class Storage:
     def is_local(self) -> bool:
         return local_path(self.path) is not None
 
+    @property
+    def device(self) -> Hashable:
+        """What decides how files here are written: the disk of a local folder, which must be there, or the bucket."""
+        local = local_path(self.path)
+        if local is not None:
+            return local.stat().st_dev
+        where = urlsplit(self.path)
+        return where.scheme, where.netloc, self.options
+
     def make_folder(self, folder: str = "") -> None:
         """Make the folder, or one in it, where folders exist; an object store has none."""
         local = local_path(self.path)
@@ -105,6 +114,15 @@ class Storage:
         self.make_folder()
         with self._store() as store:
             obstore.put(store, name, data)
+
+    def write_unseen(self, name: str, data: bytes) -> None:
+        """Write a file under a name that nobody else knows yet: that it is whole is for the caller to say later."""
+        local = self._local_file(name)
+        if local is None:
+            self.write_whole(name, data)
+            return
+        local.parent.mkdir(parents=True, exist_ok=True)
+        local.write_bytes(data)
 
     def put_new(self, name: str, data: bytes) -> str | None:
         """Write one small file, whole or not at all, and return its tag. FileExistsError if there is one already.

@@ -40,6 +40,7 @@ from vnode_backfill.words.errors import LogFormatError, SourceError
 __all__ = [
     "boundary_fault",
     "file_began_at",
+    "file_now",
     "position_after_gtids",
     "position_at_time",
     "read_source_log",
@@ -53,7 +54,7 @@ def read_source_log(table: KnownTable, *, with_time: bool = False, stored: CdcOf
     `stored` is an offset that a job may continue from; the identity of its file is then read too.
     """
     newest = table.written_offset().in_era(0)
-    with table.connect() as connection:
+    with table.lent() as connection:
         now = ask(connection, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now")[0]["now"]
         rows = ask(connection, "SHOW BINARY LOGS")
     files = tuple(LogFile(str(row["Log_name"]), int(row["File_size"] or 0)) for row in rows)
@@ -65,7 +66,7 @@ def read_source_log(table: KnownTable, *, with_time: bool = False, stored: CdcOf
         purged_gtids=_purged(table, files),
         oldest_at=file_began_at(table, files[0].name) if with_time and files else None,
         last_gtids=_last_gtids(table),
-        file_now=_file_now(table, files, stored) if stored is not None else "",
+        file_now=file_now(table, files, stored) if stored is not None else "",
     )
 
 
@@ -135,12 +136,12 @@ def _purged(table: KnownTable, files: Sequence[LogFile]) -> str:
     """The transactions whose events are gone."""
     if table.identity.flavour == "mariadb":
         return str(_position_at_start(table, files[0])) if files else ""
-    with table.connect() as connection:
+    with table.lent() as connection:
         gtids = ask(connection, "SELECT @@global.gtid_purged AS gtids")[0]["gtids"]
     return str(gtids or "").replace("\n", "")
 
 
-def _file_now(table: KnownTable, files: Sequence[LogFile], stored: CdcOffset) -> str:
+def file_now(table: KnownTable, files: Sequence[LogFile], stored: CdcOffset) -> str:
     """The identity of the file that has the name of the stored offset's file now, where both are known."""
     ours = stored.server == table.identity.server and any(file.name == stored.file for file in files)
     return str(identity_now(table.connect, table.identity.flavour, stored)) if ours and stored.log else ""
@@ -150,7 +151,7 @@ def _last_gtids(table: KnownTable) -> tuple[str, ...]:
     """The last transaction of each domain and writer that the log ever held."""
     if table.identity.flavour != "mariadb":
         return ()
-    with table.connect() as connection:
+    with table.lent() as connection:
         told = str(ask(connection, "SELECT @@global.gtid_binlog_state AS gtids")[0]["gtids"] or "")
     return tuple(gtid for gtid in told.split(",") if gtid)
 
@@ -162,7 +163,7 @@ def _after_gtid_set(table: KnownTable, wanted: GtidSet, log: SourceLog) -> CdcOf
             detail="Tagged GTIDs cannot be searched for.",
             hint="Give mysql.cdc.specific.file and pos instead.",
         )
-    with table.connect() as connection:
+    with table.lent() as connection:
         missing = first_missing_transaction(connection, wanted)
     if missing is None:
         return log.newest
@@ -202,7 +203,7 @@ def _begins_within(table: KnownTable, file: LogFile, wanted: MariaDbGtidPosition
 
 def _position_at_start(table: KnownTable, file: LogFile) -> MariaDbGtidPosition:
     """Every transaction of the files before this one."""
-    with table.connect() as connection:
+    with table.lent() as connection:
         asked = ask(connection, "SELECT BINLOG_GTID_POS(%s, %s) AS gtids", (file.name, FIRST_POSITION))
     return MariaDbGtidPosition.parse(str(asked[0]["gtids"] or ""))
 

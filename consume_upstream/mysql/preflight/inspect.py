@@ -52,7 +52,6 @@ __all__ = [
     "inspect_server",
     "inspect_table",
     "read_server_details",
-    "read_table_details",
     "see_server",
 ]  # fmt: skip
 
@@ -90,6 +89,10 @@ class SeenServer:
     grants: tuple[str, ...] = ()
 
 
+_Judged = tuple[tuple[Finding, ...], tuple[Finding, ...], TableDefinition | None]
+"""What is found about the server, with a table, and about the table; and its definition, if it has one."""
+
+
 def inspect(connection: Connection, config: Config, *, rows_per_second: float | None = None) -> tuple[Finding, ...]:
     """Read and judge. A table that cannot be described is a finding too, beside those about the server.
 
@@ -97,7 +100,7 @@ def inspect(connection: Connection, config: Config, *, rows_per_second: float | 
     if it is lower.
     """
     seen = see_server(connection, config)
-    server, table = _judged(connection, config, seen, rows_per_second)
+    server, table, _ = _judged(connection, config, seen, rows_per_second)
     return *seen.about, *server, *table
 
 
@@ -123,44 +126,41 @@ def inspect_server(config: Config, seen: SeenServer, *, estimated_rows: int) -> 
     return *seen.about, *(finding for finding in judged if finding.check not in OF_EACH_TABLE)
 
 
-def inspect_table(connection: Connection, config: Config, seen: SeenServer) -> tuple[Finding, ...]:
-    """Read and judge what is one table's own, on a server that was seen before."""
-    server, table = _judged(connection, config, seen, None)
-    return *(finding for finding in server if finding.check in OF_EACH_TABLE), *table
+def inspect_table(
+    connection: Connection, config: Config, seen: SeenServer
+) -> tuple[tuple[Finding, ...], TableDefinition | None]:
+    """Read and judge what is one table's own, on a server that was seen before. Its definition, if it has one."""
+    server, table, definition = _judged(connection, config, seen, None)
+    return (*(finding for finding in server if finding.check in OF_EACH_TABLE), *table), definition
 
 
-def _judged(
-    connection: Connection, config: Config, seen: SeenServer, rows_per_second: float | None
-) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """What is found about the server, with this table, and about the table."""
-    server, table = _judged_alone(connection, config, seen, rows_per_second)
-    return server, judge_cascades(connection, config, table, partial(_why_not_copied, connection, seen))
+def _judged(connection: Connection, config: Config, seen: SeenServer, rows_per_second: float | None) -> _Judged:
+    server, table, definition = _judged_alone(connection, config, seen, rows_per_second)
+    return server, judge_cascades(connection, config, table, partial(_why_not_copied, connection, seen)), definition
 
 
 def _why_not_copied(connection: Connection, seen: SeenServer, config: Config) -> str:
     """Its foreign keys apart: whoever asks follows them. A key without an order here may do for a small table."""
-    server, table = _judged_alone(connection, config, seen, None)
+    server, table, _ = _judged_alone(connection, config, seen, None)
     found = (*(each for each in server if each.check in OF_EACH_TABLE), *table)
     refusals = (each for each in found if each.level is Level.REFUSED and each.check != FOREIGN_KEY)
     return next((each.fact for each in refusals if each.fix != "executor: single"), "")
 
 
-def _judged_alone(
-    connection: Connection, config: Config, seen: SeenServer, rows_per_second: float | None
-) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+def _judged_alone(connection: Connection, config: Config, seen: SeenServer, rows_per_second: float | None) -> _Judged:
     """Without a look at other tables."""
     if seen.facts is None or seen.details is None:
-        return (), ()
+        return (), (), None
     name = (config.mysql.database, config.mysql.table)
     facts = replace(seen.facts, privileges=parse_grants(seen.grants, *name))
-    refusals = _describable(connection, *name)
-    if refusals:
-        return tuple(check_server(config, facts, seen.details, estimated_seconds=None)), refusals
-    definition = read_definition(connection, *name)
+    described = _described(connection, *name)
+    if not isinstance(described, _Described):
+        return tuple(check_server(config, facts, seen.details, estimated_seconds=None)), described, None
+    definition = described.definition
     profile = read_table_profile(connection, seen.identity, definition)
-    details = SourceDetails(seen.details, read_table_details(connection, definition))
+    details = SourceDetails(seen.details, _table_details(connection, described))
     seconds = _estimate(config, profile, rows_per_second)
-    return examine(config, facts, profile, definition, details, estimated_seconds=seconds)
+    return *examine(config, facts, profile, definition, details, estimated_seconds=seconds), definition
 
 
 def examine(
@@ -199,15 +199,15 @@ def read_server_details(connection: Connection, identity: ServerIdentity, config
     )
 
 
-def read_table_details(connection: Connection, definition: TableDefinition) -> TableDetails:
-    where = (definition.database, definition.table)
-    (table,) = ask(connection, _TABLE, where)
-    columns = ask(connection, _COLUMNS, where)
+def _table_details(connection: Connection, found: _Described) -> TableDetails:
+    definition = found.definition
     return TableDetails(
-        table_type=_text(table["type"]),
-        partitioned="partitioned" in _text(table["options"]).lower(),
-        invisible_columns=tuple(_text(row["name"]) for row in columns if "INVISIBLE" in _text(row["extra"]).upper()),
-        create_table=_create_table(connection, *where),
+        table_type=_text(found.table["type"]),
+        partitioned="partitioned" in _text(found.table["options"]).lower(),
+        invisible_columns=tuple(
+            _text(row["name"]) for row in found.columns if "INVISIBLE" in _text(row["extra"]).upper()
+        ),
+        create_table=found.create_table,
         unorderable=unorderable(connection, definition),
         lowest_date=_lowest_date(connection, definition),
     )
@@ -224,8 +224,18 @@ def _version(identity: ServerIdentity) -> Finding:
     )
 
 
-def _describable(connection: Connection, database: str, table: str) -> tuple[Finding, ...]:
-    """Why the table has no definition that can be copied; empty if it has one."""
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A table that has a definition, with the server's other answers about it."""
+
+    definition: TableDefinition
+    table: Mapping[str, Cell]
+    columns: list[Mapping[str, Cell]]
+    create_table: str
+
+
+def _described(connection: Connection, database: str, table: str) -> _Described | tuple[Finding, ...]:
+    """The table; or why it has no definition that can be copied."""
     found = ask(connection, _TABLE, (database, table))
     name = f"{quoted(database)}.{quoted(table)}"
     if not found:
@@ -233,18 +243,20 @@ def _describable(connection: Connection, database: str, table: str) -> tuple[Fin
         return (Finding(Level.REFUSED, "table.exists", fact, "mysql.database and mysql.table: a table that exists"),)
     if _text(found[0]["database"]) in SYSTEM_SCHEMAS:
         return (check_schema(name),)
-    typed = check_table_type(name, _text(found[0]["type"]), _create_table(connection, database, table))
+    create_table = _create_table(connection, database, table)
+    typed = check_table_type(name, _text(found[0]["type"]), create_table)
     wrong = tuple(finding for finding in typed if finding.level is Level.REFUSED)
-    columns = {_text(row["name"]): _text(row["type"]) for row in ask(connection, _COLUMNS, (database, table))}
+    rows = ask(connection, _COLUMNS, (database, table))
+    columns = {_text(row["name"]): _text(row["type"]) for row in rows}
     wrong += _unreadable_columns(name, columns)
     if wrong:
         return wrong
     try:
-        read_definition(connection, database, table)
+        definition = read_definition(connection, database, table)
     except PlanRefusedError as error:
         fact = f"{error.message}: a row could not be found again when it is changed"
         return (Finding(Level.REFUSED, "table.key", fact, _add_key(name, columns)),)
-    return ()
+    return _Described(definition, found[0], rows, create_table)
 
 
 def _create_table(connection: Connection, database: str, table: str) -> str:

@@ -52,6 +52,11 @@ class Queries:
         decoder = self._announced[known]
         return pa.Table.from_batches([decoder.decode(block) for block in stream], decoder.schema)
 
+    def forget(self) -> None:
+        """Close the statements that are prepared."""
+        while self._statements:
+            self._statements.popitem()[1].close()
+
     def _statement(self, text: str) -> PreparedStatement:
         if text not in self._statements:
             if len(self._statements) >= _KEPT_STATEMENTS:

@@ -66,6 +66,10 @@ class SnapshotReader:
             ask(self._connection, "COMMIT")
         return pa.Table.from_batches(batches, self._decoder.schema)
 
+    def forget(self) -> None:
+        """Let the server forget the prepared statements. The reader can be used on, and prepares them again."""
+        self._queries.forget()
+
     def read_keys(self, query: sql.Query) -> pa.Table:
         """The key columns that `query` selects; for questions about bounds."""
         return self._queries.table(query, self._key_decoder)

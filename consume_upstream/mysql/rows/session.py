@@ -88,6 +88,10 @@ class MySqlSession:
     def order_bounds(self, keys: Sequence[Key]) -> list[Bound]:
         return collation.order_bounds(self._connection, self.definition, keys)
 
+    def forget(self) -> None:
+        """Let the server forget what was prepared, where the connection is used for other tables."""
+        self._reader.forget()
+
     def close(self) -> None:
         if self._connection.open:
             self._connection.close()

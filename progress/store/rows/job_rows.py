@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice, starmap
 from operator import attrgetter
@@ -136,7 +136,7 @@ def record_row(record: JobRecord) -> pa.Table:
     definition = record.definition.to_json()
     if record.parents:
         definition["parents"] = [parent.to_json() for parent in record.parents]
-    row = {**asdict(record), "definition": json.dumps(definition)}
+    row = {name: getattr(record, name) for name in JOB_SCHEMA.names} | {"definition": json.dumps(definition)}
     return pa.Table.from_pylist([row], schema=JOB_SCHEMA)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import obstore
@@ -25,9 +26,11 @@ from tests.unit.delta.delta_logs import (
     receipt,
     vector,
 )
+from vnode_backfill.delta import store_check
 from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.files import DeletionVector, Masked
 from vnode_backfill.delta.log.replay import TableVersion
+from vnode_backfill.delta.storage import Storage
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.errors import (
     FencedError,
@@ -325,21 +328,23 @@ def test_a_replaced_table_has_none_of_its_rows_and_columns(tmp_path: Path) -> No
     assert (found.protocol().min_reader_version, found.protocol().min_writer_version) == (1, 2)
 
 
-def test_a_store_that_overwrites_is_refused(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_overwrites_is_refused_each_time(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_check, "_RIGHT", set())
     log = log_at(table)
-    log.check_store()
 
     def overwrite(store: object, path: str, data: bytes, *, mode: str = "overwrite") -> object:
         return _put(store, path, data)
 
     monkeypatch.setattr(obstore, "put", overwrite)
-    with pytest.raises(SinkError, match="cannot hold a Delta table") as raised:
-        log.check_store()
-    assert "Commits would be lost" in raised.value.detail
+    for _ in range(2):
+        with pytest.raises(SinkError, match="cannot hold a Delta table") as raised:
+            log.check_store()
+        assert "Commits would be lost" in raised.value.detail
     assert [path.name for path in (table / "_delta_log").iterdir()] == [f"{0:020d}.json"]
 
 
-def test_a_store_is_tried_before_the_first_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_is_tried_once_before_the_first_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_check, "_RIGHT", set())
     tried: list[str] = []
 
     def listening(store: object, path: str, data: bytes, **options: object) -> object:
@@ -349,6 +354,47 @@ def test_a_store_is_tried_before_the_first_commit(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(obstore, "put", listening)
     new_table(tmp_path / "table")
     assert [path.startswith("_delta_log/.probe-") for path in tried] == [True, True, False]
+    new_table(tmp_path / "another")
+    assert [path.startswith("_delta_log/.probe-") for path in tried[3:]] == [False]
+
+
+def test_each_bucket_is_tried_and_each_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one bucket promises, or one account may do, says nothing of another."""
+    monkeypatch.setattr(store_check, "_RIGHT", set())
+    tried: list[str] = []
+
+    def keeps(storage: Storage) -> bool:
+        tried.append(storage.path)
+        return True
+
+    monkeypatch.setattr(store_check, "_keeps_condition", keeps)
+    places = [
+        Storage.of("s3://a/x"),
+        Storage.of("s3://a/y"),
+        Storage.of("s3://b/x"),
+        Storage.of("s3://a/x", {"key": "other"}),
+    ]
+    for storage in places:
+        store_check.check_store(storage, "the table")
+    assert tried == ["s3://a/x", "s3://b/x", "s3://a/x"]
+
+
+def test_the_commit_that_makes_a_table_fences_earlier_drivers(tmp_path: Path) -> None:
+    log = replace(log_at(tmp_path / "table"), generation=3)
+    log.create(pa.schema([("id", pa.int64())]), {}, landed=("prepare", Epoch(1)))
+    log.fence(log.open())
+    assert log.open().version == 0
+    earlier = replace(log_at(tmp_path / "table"), generation=2)
+    with pytest.raises(FencedError):
+        earlier.commit(earlier.open(), "append", Epoch(1), ())
+
+
+def test_an_earlier_driver_does_not_make_a_table_again(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    later = replace(log_at(tmp_path / "table"), generation=3)
+    made = later.create(schema, {})
+    with pytest.raises(FencedError):
+        replace(log_at(tmp_path / "table"), generation=2).create(schema, {}, over=made)
 
 
 def test_a_table_that_is_gone_is_named(tmp_path: Path) -> None:

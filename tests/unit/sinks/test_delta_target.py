@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.tables import ORDERS, batch, order, stored
+from vnode_backfill.delta import store_check
 from vnode_backfill.sinks.delta.sink import DeltaSink
 from vnode_backfill.words.errors import SinkError
 
@@ -34,6 +35,8 @@ def test_a_store_that_overwrites_is_refused_before_anything_is_written(
         write_deltalake(tmp_path / "target", batch(ORDERS, [order(1)] if before == "replaced" else []))
     log = tmp_path / "target" / "_delta_log"
     held = sorted(log.iterdir()) if log.exists() else []
+    # As in a process that has tried no store yet.
+    monkeypatch.setattr(store_check, "_RIGHT", set())
     monkeypatch.setattr(obstore, "put", overwrite)
     with pytest.raises(SinkError, match="cannot hold a Delta table"):
         sink_at(tmp_path / "target", replace=before == "replaced").prepare()

@@ -56,13 +56,16 @@ def begin(config: Config, table: UpstreamTable, shared: CdcOffset | None = None)
         with_time=cdc.startup_mode is StartupMode.TIMESTAMP, stored=handoff.offset if handoff else None
     )
     start = plan_start(cdc, log, handoff=handoff.point if handoff else None)
-    end = table.identified(log.newest)
     begins_now = isinstance(start.from_, Latest)
-    first = shared if shared is not None and begins_now else _first_offset(config, table, start, log)
-    # A log that is reset after its identity was taken is noticed when it is read, so it is taken before the sample
-    # where it can be.
-    same = first.number == end.number and first >= end and not first.log
-    first = replace(first, log=end.log) if same else table.identified(first)
+    if shared is not None and begins_now:
+        first = table.identified(shared)
+    else:
+        end = table.identified(log.newest)
+        first = _first_offset(config, table, start, log)
+        # A log that is reset after its identity was taken is noticed when it is read, so it is taken before the sample
+        # where it can be.
+        same = first.number == end.number and first >= end and not first.log
+        first = replace(first, log=end.log) if same else table.identified(first)
     check_unchanged(table)
     check_target(config, table.definition, handoff, state_store(config).folder)
     return Beginning(start, first, log.oldest, handoff)

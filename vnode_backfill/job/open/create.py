@@ -102,9 +102,9 @@ class Planned:
     plan: SplitPlan
 
 
-def examined_table(config: Config) -> UpstreamTable:
-    """The table as it is now, which the target can take, and with its parents."""
-    table = open_table(config).with_parents()
+def examined_table(config: Config, opened: UpstreamTable | None = None) -> UpstreamTable:
+    """The table as it is now, which the target can take, and with its parents; `opened` if it was just opened."""
+    table = (opened or open_table(config)).with_parents()
     refuse(configured_sink(config).findings(table.definition), "the target cannot take the table")
     return table
 

@@ -106,13 +106,12 @@ def record_start_of(config: Config, job_id: str, mode: StartupMode, first: CdcOf
 
 def _store_start(config: Config, job_id: str, mode: StartupMode, first: CdcOffset, from_job: str | None) -> None:
     row = {"id": job_id, "mode": str(mode), "first": first.to_json(), "from_job": from_job}
-    _starts(config, config.job).append(pa.Table.from_pylist([row], schema=_STARTS))
+    _starts(config, config.job).add(pa.Table.from_pylist([row], schema=_STARTS))
 
 
 def mode_of(config: Config, job: str, job_id: str) -> StartupMode:
     """The mode a job was created with; before modes were recorded there was only one."""
-    starts = _starts(config, job)
-    found = [row["mode"] for row in starts.read(starts.open()).to_pylist() if row["id"] == job_id]
+    found = [row["mode"] for row in _starts(config, job).rows().to_pylist() if row["id"] == job_id]
     return StartupMode(found[0]) if found else StartupMode.INITIAL
 
 

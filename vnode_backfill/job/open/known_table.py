@@ -6,7 +6,9 @@ one, so it must begin with the definition that it had. The table may even be gon
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 from consume_upstream.upstream_table import UpstreamTable
 from progress.state.backfill_state import BackfillState
@@ -17,14 +19,17 @@ from vnode_backfill.words.columns import TableDefinition, relabelled
 from vnode_backfill.words.errors import PlanRefusedError, SchemaChangedError
 from vnode_backfill.words.schema_change import TableShape
 
+OpenKnown: TypeAlias = Callable[[Config, TableDefinition], UpstreamTable]
 
-def known_table(config: Config, loaded: Loaded) -> UpstreamTable:
+
+def known_table(config: Config, loaded: Loaded, open_known: OpenKnown = open_known_table) -> UpstreamTable:
     """The table by the definition that the job was created with, version 0, and with the parents that its copy has.
 
     Earlier releases stored labels as the server lists them. Where nothing else differs, those of the server count. They
-    stored no parents: a table with foreign keys that change its rows was refused.
+    stored no parents: a table with foreign keys that change its rows was refused. `open_known` opens a table by a
+    definition.
     """
-    table = open_known_table(config, loaded.record.definition).with_known_parents(loaded.record.parents)
+    table = open_known(config, loaded.record.definition).with_known_parents(loaded.record.parents)
     now = definition_now(table)
     if now is not None and relabelled(loaded.record.definition, now) is not None:
         # The partitions of now may come from statements that the job has not met yet.

@@ -28,13 +28,12 @@ _SCHEMA = pa.schema([("id", pa.string()), ("notice", pa.string())])
 
 def is_settled(config: Config, job: str, job_id: str) -> bool:
     """Whether nothing is left to say of this job."""
-    table = _table(config, job)
-    return {"id": job_id, "notice": _PACKED} in table.read(table.open()).to_pylist()
+    return {"id": job_id, "notice": _PACKED} in _table(config, job).rows().to_pylist()
 
 
 def settle(config: Config, job: str, job_id: str) -> None:
     """Everything was said, or there is nothing to say."""
-    _table(config, job).append(pa.Table.from_pylist([{"id": job_id, "notice": _PACKED}], schema=_SCHEMA))
+    _table(config, job).add(pa.Table.from_pylist([{"id": job_id, "notice": _PACKED}], schema=_SCHEMA))
 
 
 def lines(table: UpstreamTable, stored: TableDefinition) -> tuple[str, ...] | None:

@@ -28,10 +28,11 @@ from vnode_backfill.decide.log_switch import begun_again, meets_statement_again,
 from vnode_backfill.decide.start_point import Saved, SavedProgress, StartPlan, plan_start
 from vnode_backfill.job.open.begin import Beginning
 from vnode_backfill.job.open.handoff import mode_of
-from vnode_backfill.job.open.known_table import is_as_known, known_table
+from vnode_backfill.job.open.known_table import OpenKnown, is_as_known, known_table
 from vnode_backfill.job.open.opened import Opened
 from vnode_backfill.job.open.renew import renew
 from vnode_backfill.job.open.sink import change_buffer, fitted_record, open_sink
+from vnode_backfill.job.open.source import open_known_table
 from vnode_backfill.job.sink.configured import configured_sink
 from vnode_backfill.snapshot.plan_questions import extended_plan
 from vnode_backfill.words.columns import relabelled, what_changed
@@ -60,7 +61,13 @@ def check_executor(config: Config, store: StateStore) -> None:
         )
 
 
-def take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Opened:
+def take_up(
+    config: Config, store: StateStore, asked_vnodes: int | None, open_known: OpenKnown = open_known_table
+) -> Opened:
+    """The job as its last commit left it, with its target and its buffer made this driver's.
+
+    `open_known` opens the source table by its stored definition.
+    """
     loaded = store.load()
     if loaded is None:
         raise StateError(f"job {config.job} vanished from {config.state.path} while it was opened")
@@ -71,7 +78,7 @@ def take_up(config: Config, store: StateStore, asked_vnodes: int | None) -> Open
             detail="Every row's vnode, and with it every checkpoint, depends on the count.",
             hint="Leave --vnodes out, or create a job of another name. Use `rescale` to change the number of workers.",
         )
-    table = known_table(config, loaded)
+    table = known_table(config, loaded, open_known)
     asked = _asked_for_everything(store, loaded)
     if loaded.state.schema.ended:
         return renew(config, store, f"it had {loaded.state.schema.ended}, and is there again")

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
+from pymysql.connections import Connection
+
 from consume_upstream.mysql.connection import SourceAddress, TlsMode, TlsOptions, connect
+from consume_upstream.mysql.opened_together import OpenedTogether
 from consume_upstream.mysql.preflight.clock import clock_skew
 from consume_upstream.mysql.preflight.inspect import SeenServer, inspect, inspect_server, inspect_table, see_server
 from consume_upstream.mysql.preflight.server_checks import check_clock
@@ -43,13 +47,18 @@ def open_table(config: Config) -> UpstreamTable:
     return replace(table, follows_parents=config.among_many)
 
 
-def open_known_table(config: Config, definition: TableDefinition) -> UpstreamTable:
-    """The source table by a stored definition; it may be another by now, or gone."""
+def open_known_table(
+    config: Config, definition: TableDefinition, together: OpenedTogether | None = None
+) -> UpstreamTable:
+    """The source table by a stored definition; it may be another by now, or gone.
+
+    With `together` it asks by that, until it is told to be on its own.
+    """
     mysql = config.mysql
     table = MySqlTable.known(
         source_address(config), definition, zero_dates=config.zero_dates.value,
         watermark_table=mysql.watermark_table, visibility_timeout=mysql.visibility_timeout.total_seconds(),
-        server_ids=(mysql.server_id_range.low, mysql.server_id_range.high),
+        server_ids=(mysql.server_id_range.low, mysql.server_id_range.high), together=together,
     )  # fmt: skip
     return replace(table, follows_parents=config.among_many)
 
@@ -101,16 +110,48 @@ def in_one_range(config: Config, findings: Sequence[Finding]) -> tuple[Finding, 
 
 
 @dataclass(frozen=True, slots=True)
+class LookedAtTable:
+    """What a look at a table has found; its definition as it was then, None if it has none that can be copied."""
+
+    findings: tuple[Finding, ...]
+    definition: TableDefinition | None
+
+
+@dataclass(frozen=True, slots=True)
 class LookedAtServer:
     """A server that was looked at once, for all tables of a job."""
 
     findings: tuple[Finding, ...]
     _seen: SeenServer
 
-    def look_at_table(self, config: Config) -> tuple[Finding, ...]:
+    def look_at_table(self, config: Config, lent: AbstractContextManager[Connection] | None = None) -> LookedAtTable:
         """What is this table's own: `config` is that of one table. Over one connection; reads only."""
-        with connect(source_address(config)) as connection:
-            return inspect_table(connection, config, self._seen)
+        with lent or connect(source_address(config)) as connection:
+            return LookedAtTable(*inspect_table(connection, config, self._seen))
+
+
+class OpeningSource:
+    """What tables of one job are opened by in one round: few connections, and each question about the server once.
+
+    Safe to use from any thread. The caller closes it, and tells each table to be on its own then.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._together = OpenedTogether(source_address(config))
+
+    def look_at_table(self, config: Config, server: LookedAtServer) -> LookedAtTable:
+        return server.look_at_table(config, self._together.lent())
+
+    def open_known(self, config: Config, definition: TableDefinition) -> UpstreamTable:
+        """The source table by a definition that is stored, or that was just read."""
+        return open_known_table(config, definition, self._together)
+
+    def forget(self) -> None:
+        """Something went wrong: ask again what may have changed."""
+        self._together.forget()
+
+    def close(self) -> None:
+        self._together.close()
 
 
 def look_at_server(config: Config, *, estimated_rows: int) -> LookedAtServer:

@@ -149,7 +149,7 @@ class _Looking:
     def _examined(self, name: TableName, priority: int, config: Config) -> ExaminedTable:
         sink = configured_sink(config)
         seen = ExaminedTable(name, priority, Examined((), None, None), sink.target, config=config)
-        found = in_one_range(config, self.server.look_at_table(config))
+        found = in_one_range(config, self.server.look_at_table(config).findings)
         findings = tuple(_of_many(finding) for finding in found)
         if _is_refused(findings):
             return replace(seen, examined=Examined(findings, None, None))

@@ -23,6 +23,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -46,6 +47,7 @@ from vnode_backfill.job.open.planning import FirstPlans, Pace, forget_finished
 from vnode_backfill.job.open.resume import take_up
 from vnode_backfill.job.open.source import (
     LookedAtServer,
+    OpeningSource,
     configured_tables,
     in_one_range,
     list_tables,
@@ -146,8 +148,7 @@ class TablesOpener:
         done.taken_out = [name for name in known if not self._is_meant(name)]
         held = [name for name in self.store.names() if name not in self._ended]
         back = [name for name in held if name not in known and self._is_meant(name)]
-        for name, found in self._side_by_side(self._take_up, [stored_name(name) for name in back]):
-            _sort_in(done, name, found)
+        self._take_up([stored_name(name) for name in back], done)
         if chosen_anew or self._may_have_appeared():
             self._add_new((*known, *self.store.names()), done)
         return done
@@ -159,8 +160,7 @@ class TablesOpener:
         done, listed = OpenedTables(), list_tables(self.config)
         chosen, held = configured_tables(self.config, listed), self.store.names()
         meant = [stored_name(text) for text in names if self._is_meant(text)]
-        for name, found in self._side_by_side(self._take_up, [name for name in meant if str(name) in held]):
-            _sort_in(done, name, found)
+        self._take_up([name for name in meant if str(name) in held], done)
         new = [name for name in (*chosen.tables, *chosen.missing) if name in meant and str(name) not in held]
         if new:
             self._create(new, chosen, look_at_server(self.config, estimated_rows=0), done)
@@ -218,8 +218,7 @@ class TablesOpener:
         done.taken_out = [str(name) for name in held if str(name) in self._removed]
         self._let_go([name for name in held if name not in kept and str(name) not in self._removed], done)
         done.ended = self._ended = self._still_gone([name for name in kept if name not in listed.rows])
-        for name, found in self._side_by_side(self._take_up, [name for name in kept if str(name) not in done.ended]):
-            _sort_in(done, name, found)
+        self._take_up([name for name in kept if str(name) not in done.ended], done)
         new = [name for name in (*chosen.tables, *chosen.missing) if name not in held]
         if exists and config.mysql.new_tables is NewTables.REPORT:
             named = [name for name in new if _is_named(config, name)]
@@ -241,10 +240,19 @@ class TablesOpener:
         loaded = ((str(name), self.store.table(str(name)).load()) for name in names)
         return {name: found.state.schema.ended for name, found in loaded if found and found.state.schema.ended}
 
-    def _take_up(self, name: TableName) -> OpenedTable:
-        config, store = self._own(name), self.store.table(str(name))
-        store.acquire_lease(owner(), config.state.lease)
-        return self._opened_table(name, config, take_up(config, store, None))
+    def _take_up(self, names: Sequence[TableName], done: OpenedTables) -> None:
+        """Continue tables that the job has."""
+        if not names:
+            return
+
+        def take(name: TableName) -> OpenedTable:
+            config, store = self._own(name), self.store.table(str(name))
+            store.acquire_lease(owner(), config.state.lease)
+            return self._opened_table(name, config, take_up(config, store, None, source.open_known))
+
+        with closing(OpeningSource(self.config)) as source:
+            for name, found in self._side_by_side(take, names, source):
+                _sort_in(done, name, found)
 
     def _create(
         self,
@@ -255,26 +263,16 @@ class TablesOpener:
         since: CdcOffset | None = None,
     ) -> None:
         """Create new tables, all in one commit. Those that the log after `since` has created are not read."""
-        clashing = {clash.table: str(clash) for clash in chosen.clashes}
-
-        def look(name: TableName) -> UpstreamTable:
-            if name in clashing:
-                raise PlanRefusedError(clashing[name], hint="Give one of the two tables a target of its own.")
-            own = self._own(name)
-            check_writable(own)
-            refuse(in_one_range(own, server.look_at_table(own)))
-            return examined_table(own)
-
-        tables = self._kept(self._side_by_side(look, names), done)
-        if not tables:
-            return
-        plans = self._planned(tables, since, done)
+        with closing(OpeningSource(self.config)) as source:
+            tables = self._kept(self._examined(names, chosen, server, source), done)
+            plans = self._planned(tables, since, done, source) if tables else {}
         if not plans:
             return
         self._prepare_to_write()
         if self.store.lease is None:
             acquire(self.config, self.store)
-        created = self._kept(self._side_by_side(lambda name: self._write(name, plans[name]), tuple(plans)), done)
+        found = self._side_by_side(lambda name: self._write(name, plans[name]), tuple(plans))
+        created = self._kept(found, done)
         if not created:
             return
         refused = self.store.commit_together([(each.opened.store, each.opened.state) for each in created.values()])
@@ -283,13 +281,34 @@ class TablesOpener:
         done.created += len(created) - len(refused)
         self._plans.forget(*(str(name) for name in created))
 
+    def _examined(
+        self, names: Sequence[TableName], chosen: Chosen, server: LookedAtServer, source: OpeningSource
+    ) -> list[tuple[TableName, UpstreamTable | BackfillError]]:
+        """Each table as it is now, or why it is refused."""
+        clashing = {clash.table: str(clash) for clash in chosen.clashes}
+
+        def look(name: TableName) -> UpstreamTable:
+            if name in clashing:
+                raise PlanRefusedError(clashing[name], hint="Give one of the two tables a target of its own.")
+            own = self._own(name)
+            check_writable(own)
+            seen = source.look_at_table(own, server)
+            refuse(in_one_range(own, seen.findings))
+            return examined_table(own, source.open_known(own, seen.definition) if seen.definition else None)
+
+        return self._side_by_side(look, names, source)
+
     def _prepare_to_write(self) -> None:
         """A job that exists has been written to before."""
         if self.store.lease is None:
             self._before_writing()
 
     def _planned(
-        self, tables: Mapping[TableName, UpstreamTable], since: CdcOffset | None, done: OpenedTables
+        self,
+        tables: Mapping[TableName, UpstreamTable],
+        since: CdcOffset | None,
+        done: OpenedTables,
+        source: OpeningSource,
     ) -> dict[TableName, Planned]:
         """Where each table begins: after its CREATE if the log shows it, else all at one offset, and all are read."""
         created = {name: found for name in tables if (found := _creation(tables[name], since)) is not None}
@@ -301,7 +320,7 @@ class TablesOpener:
                 return planned_from_creation(self._own(name), tables[name], created[name], plans=self._plans)
             return planned_from(self._own(name), tables[name], first, plans=self._plans)
 
-        planned = self._kept(self._side_by_side(plan, tuple(tables)), done)
+        planned = self._kept(self._side_by_side(plan, tuple(tables), source), done)
         return self._kept(self._followable(planned), done)
 
     def _followable(self, planned: Mapping[TableName, Planned]) -> list[tuple[TableName, Planned | BackfillError]]:
@@ -327,6 +346,7 @@ class TablesOpener:
 
     def _opened_table(self, name: TableName, config: Config, opened: Opened) -> OpenedTable:
         priority = priority_of(self.config, name, fold_case=self._fold_case)
+        opened = replace(opened, table=opened.table.on_its_own())
         # New tables begin in the first era, whatever others have seen.
         self._asked = self._asked or opened.table.in_era(0)
         return OpenedTable(str(name), config, opened, priority)
@@ -335,7 +355,7 @@ class TablesOpener:
         return part_config(self.config, name, fold_case=self._fold_case)
 
     def _side_by_side(
-        self, work: Callable[[TableName], Result], names: Sequence[TableName]
+        self, work: Callable[[TableName], Result], names: Sequence[TableName], source: OpeningSource | None = None
     ) -> list[tuple[TableName, Result | BackfillError]]:
         """Do it for each table, as many at once as the source has connections for."""
 
@@ -346,6 +366,8 @@ class TablesOpener:
                 except BackfillError as error:
                     if not error.retryable or attempt == _TRIES:
                         return error
+                    if source is not None:
+                        source.forget()
                     time.sleep(self.config.limits.pause(attempt))
             raise LawBrokenError(f"{name} was not tried")
 

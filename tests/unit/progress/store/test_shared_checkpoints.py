@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from progress.state.backfill_state import BackfillState
 from progress.state.parked import ParkedDocument, moved_on
+from progress.store.state_table import StateTable
 from progress.store.store import StateStore
 from progress.store.tables_store import TablesStore
 from tests.unit.progress.state.test_parked import FAR, live
@@ -56,6 +57,25 @@ def test_a_commit_that_is_repeated_writes_only_what_has_not_landed(tmp_path: Pat
     store.commit_together(commits)
     assert version(store) == before + 1
     assert states_of(store)["shop.orders"] == commits[1][1]
+
+
+def test_what_this_driver_has_written_it_does_not_ask_the_log_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each table asked it twice a commit, which took longer than to make the table's rows."""
+    store, asked, ask = stored(tmp_path, "items", "orders"), list[str](), StateTable.transaction_version
+
+    def counted(table: StateTable, handle: DeltaTable, app_id: str) -> int | None:
+        asked.append(app_id)
+        return ask(table, handle, app_id)
+
+    monkeypatch.setattr(StateTable, "transaction_version", counted)
+    for _ in range(3):
+        store.commit_together(next_of(store, *NAMES))
+    assert len(asked) == len(set(asked)) <= len(NAMES)
+    monkeypatch.undo()
+    again = TablesStore(str(tmp_path), "shop")
+    assert states_of(again) == states_of(store)
 
 
 def test_another_content_under_the_same_revision_is_a_broken_law(tmp_path: Path) -> None:
