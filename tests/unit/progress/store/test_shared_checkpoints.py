@@ -78,6 +78,21 @@ def test_what_this_driver_has_written_it_does_not_ask_the_log_for(
     assert states_of(again) == states_of(store)
 
 
+def test_the_numbers_of_an_earlier_version_are_its_own(tmp_path: Path) -> None:
+    """Who still holds an earlier version asks what had landed there, not what has landed since."""
+    store = stored(tmp_path, "items")
+    shared = store._shared
+    earlier, ids = shared.commits.open(), tuple(shared._numbers)
+    assert earlier is not None
+    before = [shared.landed(earlier, each) for each in ids]
+    store.commit_together(next_of(store, "shop.items"))
+    newest = shared.current()
+    assert newest is not None
+    assert newest.handle is not None
+    assert [shared.landed(earlier, each) for each in ids] == before
+    assert [shared.landed(newest.handle, each) for each in ids] != before
+
+
 def test_another_content_under_the_same_revision_is_a_broken_law(tmp_path: Path) -> None:
     store = stored(tmp_path, "items")
     ((own, state),) = next_of(store, "shop.items")
