@@ -296,6 +296,7 @@ def test_python_workers_killed_in_mid_snapshot_lose_nothing(
         job.assert_equal()
 
 
+@pytest.mark.timeout(1800)
 def test_a_table_of_five_thousand_ranges_is_copied_compacted_and_followed(
     spark: SparkSession, mariadb_server: MariaDbServer, tmp_path: Path
 ) -> None:
