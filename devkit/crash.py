@@ -17,6 +17,7 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, Self
@@ -117,11 +118,19 @@ def plant_outside_the_loop(bomb: Bomb) -> None:
         raise AssertionError("SIGKILL cannot be survived")
 
     if bomb.order == "CreateJob":
-        StateStore.create = die  # type: ignore[method-assign]
+        StateStore.prepare_create = _followed_by(StateStore.prepare_create, die)  # type: ignore[method-assign]
     elif bomb.order == "RenewJob":
         StateStore.begin_again = die  # type: ignore[method-assign]
     elif bomb.order == "WriteHandoff":
         handoff.write_handoff = die
+
+
+def _followed_by(work: Callable[..., None], die: Callable[..., NoReturn]) -> Callable[..., None]:
+    def last_work(*values: object, **named: object) -> None:
+        work(*values, **named)
+        die()
+
+    return last_work
 
 
 def main(argv: list[str]) -> None:

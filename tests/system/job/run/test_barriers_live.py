@@ -196,7 +196,7 @@ def test_progress_is_shown_between_checkpoints_and_counts_only_once_committed(
     """What lanes, log reader and merge report in mid-epoch reaches the run's faces and `status`, and is not part of
     what is committed."""
     settings: dict[str, object] = {"limits": {"rows_per_second": 800}}
-    with live_job(spark, mariadb_server, tmp_path, rows=4000, settings=settings) as job:
+    with live_job(spark, mariadb_server, tmp_path, rows=24_000, settings=settings) as job:
         with writing(job):
             job.start()
             job.until(lambda: bool(job.reports) and job.shown().observed.in_hand.rows > 0, "rows in hand")
