@@ -95,6 +95,8 @@ class SharedWork:
         self._gathered = _Gathered()
         self._parked = ParkedTables(config.epoch.lag, store.parked())
         self._parked_at = time.monotonic()
+        self._landed: dict[RunningTable, BackfillState] = {}
+        """What was committed last of each table."""
         self._coming: set[str] = set()
         """Tables that were given the newest sample and have not asked for the log up to there."""
         self._log = SharedLog(tools, config.limits.log_readers, self._parked.peeked)
@@ -181,6 +183,7 @@ class SharedWork:
         with self._lock:
             self._asking.pop(table.name, None)
         self._parked.forget(table)
+        self._landed.pop(table, None)
         self._leave_out(table)
 
     def _leave_out(self, table: RunningTable) -> None:
@@ -390,6 +393,8 @@ class SharedWork:
             if order.table.name in refused:
                 order.failed(Actor.DRIVER, refused[order.table.name])
             else:
+                if not _comes_into_place(order):
+                    self._landed[order.table] = order.action.state
                 _tell_committed(order)
 
     @property
@@ -417,10 +422,15 @@ class SharedWork:
     def _cut(self, states: Mapping[str, BackfillState]) -> Cut | None:
         """A target that does not answer leaves this commit without a cut; the commit itself does not need it."""
         try:
-            return cut_of(self._tables, states, datetime.now(UTC))
+            return cut_of(self._tables, states, datetime.now(UTC), self._untold())
         except BackfillError as error:
             log.warning("no cut is made error=%s", error.message)
             return None
+
+    def _untold(self) -> dict[RunningTable, BackfillState]:
+        """The states of tables whose last commit has landed, and which the loop has not told of it."""
+        landed = tuple(self._landed.items())
+        return {table: state for table, state in landed if state.revision > _saved(table).revision}
 
 
 def _end_together(samples: Sequence[Sample | BaseException]) -> bool:
@@ -433,16 +443,24 @@ def _saved(table: RunningTable) -> BackfillState:
     return table.run.coordinator.saved
 
 
-def cut_of(tables: Sequence[RunningTable], states: Mapping[str, BackfillState], at: datetime) -> Cut | None:
+def cut_of(
+    tables: Sequence[RunningTable],
+    states: Mapping[str, BackfillState],
+    at: datetime,
+    untold: Mapping[RunningTable, BackfillState] | None = None,
+) -> Cut | None:
     """The cut that a commit of these states makes of all tables; None if live targets are not at one offset.
 
     Nothing of a live table may be under way: it waits for this commit, or it has stopped, or it has nothing to do.
+    `untold` are states that tables have by now and have not heard of. Without an intent such a table has nothing to do.
     """
-    found = {table: states.get(table.name, table.run.coordinator.saved) for table in tables}
+    untold = untold or {}
+    found = {table: states.get(table.name) or untold.get(table) or _saved(table) for table in tables}
+    waiting = {*states, *(table.name for table, state in untold.items() if state.intent is None)}
     # A table that fails with this commit keeps its intent, and its target may hold what the intent says.
     ended = {table for table, state in found.items() if table.run.failure or state.failure}
     live = {table: state for table, state in found.items() if state.is_live and table not in ended}
-    if any(table.name not in states and not table.is_at_rest for table in live):
+    if any(table.name not in waiting and not table.is_at_rest for table in live):
         return None
     offsets = {state.lowest_applied.in_era(0) for state in live.values()}
     if len(offsets) != 1:
@@ -459,6 +477,11 @@ def _left_out_because(table: RunningTable, state: BackfillState) -> str:
     return state.failure.message if state.failure is not None else table.left_out_because
 
 
+def _comes_into_place(order: Order[CommitEpoch]) -> bool:
+    """Whether the commit makes a new copy live that is still beside the old one."""
+    return order.action.state.is_whole and order.table.services.sink.is_beside
+
+
 def _tell_committed(order: Order[CommitEpoch]) -> None:
     """A new copy that is live takes the place of the old one first, at this very offset.
 
@@ -471,7 +494,7 @@ def _tell_committed(order: Order[CommitEpoch]) -> None:
 
     committed, barriers = StateCommitted(order.action.state.revision), order.table.barriers
     sink, orders = order.table.services.sink, order.table.performer.orders
-    if order.action.state.is_whole and sink.is_beside:
+    if _comes_into_place(order):
         orders.begin(Actor.DRIVER, order.attempt, order.action, place, within=_PLACE_SECONDS)
         return
     try:

@@ -144,6 +144,52 @@ def test_a_cut_says_of_a_table_that_fails_with_its_commit_why_it_is_left_out(beg
     assert (set(made.targets), made.left_out) == ({"a"}, {"b": "wrong"})
 
 
+def test_a_cut_takes_tables_as_they_were_committed_though_nobody_has_told_them(begun: Begun) -> None:
+    """The next commit may begin right after one, before the loop has heard of it: two tables that stop one after the
+    other are a cut, and a table that has become live is not left out."""
+    state = live_job().state
+    assert state.intent is None
+    first, last = table_of(state, begun), table_of(state, begun)
+    vars(first).update(name="b", is_at_rest=False)
+    states, now = {"a": state}, datetime.now(UTC)
+    assert cut_of([first, last], states, now) is None
+    made = cut_of([first, last], states, now, {first: replace(state, revision=state.revision + 1)})
+    assert made is not None
+    assert set(made.targets) == {"a", "b"}
+    job = held_in_epoch_one(ReadRanges, BufferChanges)
+    assert not job.state.is_live
+    vars(first)["run"] = SimpleNamespace(has_stopped=False, failure=None, coordinator=SimpleNamespace(saved=job.state))
+    works = replace(state, revision=state.revision + 1, intent=job.state.intent)
+    assert cut_of([first, last], states, now, {first: works}) is None
+
+
+def test_what_a_commit_says_counts_for_a_cut_until_the_table_was_told(shared: SharedWork, begun: Begun) -> None:
+    state = live_job().state
+    committed = replace(state, revision=state.revision + 1)
+    table = table_of(state, begun)
+    vars(table).update(barriers=SimpleNamespace(tell=lambda _: None), performer=SimpleNamespace(orders=None))
+    vars(table.services).update(store=None, sink=SimpleNamespace(version=lambda: 7, is_beside=False))
+    shared._commit([Order(table, CommitEpoch(committed), Committed(state, PLAN))])
+    assert shared._untold() == {table: committed}
+    vars(table)["run"] = SimpleNamespace(coordinator=SimpleNamespace(saved=committed))
+    assert shared._untold() == {}
+    vars(table)["run"] = SimpleNamespace(coordinator=SimpleNamespace(saved=state))
+    shared.forget(table)
+    assert shared._untold() == {}
+
+
+def test_a_new_copy_that_is_beside_the_old_one_is_not_part_of_a_cut(shared: SharedWork, begun: Begun) -> None:
+    """The target that readers know is still the old one."""
+    state = live_job().state
+    table, sink = table_of(state, begun), SimpleNamespace(is_beside=True, put_in_place=lambda: None)
+    vars(table)["performer"] = SimpleNamespace(orders=SimpleNamespace(begin=lambda *_, **__: None))
+    vars(table)["barriers"] = SimpleNamespace(tell=lambda _: None)
+    vars(table.services).update(store=None, sink=sink)
+    order = Order(table, CommitEpoch(replace(state, revision=state.revision + 1)), Committed(state, PLAN))
+    shared._commit([order])
+    assert shared._untold() == {}
+
+
 def test_table_that_has_ended_does_not_rest(shared: SharedWork, begun: Begun) -> None:
     """Another one may have its name by now, and would be counted as the one that rests."""
     state = live_job().state
