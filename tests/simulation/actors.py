@@ -326,7 +326,11 @@ class Driver:
             written = self.source.written_offset()
         rows, short, end = self.random.randrange(12), self.says_short(), self.slice_end(written)
         sample = Sample(written, visible, rows, hold=self.is_held(), short=short, slice_end=end)
-        yield Sampled(sample, action.ticket)
+        yield Sampled(self.answered(sample, idle=action.idle), action.ticket)
+
+    def answered(self, sample: Sample, *, idle: bool) -> Sample:  # noqa: ARG002 - see `sabotage`
+        """What the source's answer is told as."""
+        return sample
 
     def is_held(self) -> bool:
         """The source has another definition than the job knows: no range is read until the log explains it."""

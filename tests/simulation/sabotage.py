@@ -35,7 +35,7 @@ from vnode_backfill.decide import (
     next_epoch,
     protocol,
 )
-from vnode_backfill.decide.protocol import BufferChanges, CommitReceipts, ReadRanges, Sampled, SampleSource
+from vnode_backfill.decide.protocol import BufferChanges, CommitReceipts, ReadRanges
 from vnode_backfill.words.change import ChangeOp, Mark
 from vnode_backfill.words.epoch import Barrier, BarrierKind, Epoch
 from vnode_backfill.words.errors import BackfillError
@@ -272,11 +272,10 @@ class _SamplesEarly(Driver):
         self.early = self.source.written_offset()
         yield from super().read_ranges(action)
 
-    def sample(self, action: SampleSource) -> Steps:
-        for event in super().sample(action):
-            if isinstance(event, Sampled) and not action.idle and hasattr(self, "early"):
-                event = replace(event, sample=replace(event.sample, written=max(self.early, self.saved.written)))
-            yield event
+    def answered(self, sample: next_epoch.Sample, *, idle: bool) -> next_epoch.Sample:
+        if idle or not hasattr(self, "early"):
+            return sample
+        return replace(sample, written=max(self.early, self.saved.written))
 
 
 class _OneTransactionId(Driver):
@@ -403,7 +402,8 @@ class _TakesUpTheEnd(Simulation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.source.__class__ = _EndOfLog
+        of = type(self.source)
+        self.source.__class__ = _EndOfLog if of is ModelSource else type(of.__name__, (_EndOfLog, of), {})
 
 
 SABOTAGES: dict[str, Sabotage] = {

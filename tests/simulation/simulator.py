@@ -14,10 +14,11 @@ from random import Random
 from typing import ClassVar
 
 from consume_upstream.log.gtid import GtidSet
-from consume_upstream.log.offset import CdcOffset, VisibleAt
+from consume_upstream.log.offset import CdcOffset, LoggedTransaction, VisibleAt
 from progress.state.backfill_state import BackfillState, Phase, Request, RequestKind, new_state
 from progress.state.barriers import CdcTableBackfillProgress, CreateMviewProgress, LocalBarrierManager
 from tests.simulation.actors import Driver, Steps, extended, places, planned
+from tests.simulation.requests import draining_request, some_request
 from tests.simulation.source import Flavour, ModelSource, Row
 from tests.simulation.statements import statement_of
 from tests.simulation.world import ModelSink, ModelStore, WrongError
@@ -44,7 +45,6 @@ from vnode_backfill.decide.protocol import (
 from vnode_backfill.words.bitmap import split_evenly
 from vnode_backfill.words.epoch import Actor, Barrier, BarrierKind
 from vnode_backfill.words.errors import BackfillError, SourceLostError, SparkLostError
-from vnode_backfill.words.key import VnodeId
 from vnode_backfill.words.key_range import SplitPlan
 from vnode_backfill.words.schema_change import NewCopy
 
@@ -88,7 +88,7 @@ class Simulation:
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         flavour: Flavour = "mysql" if self.random.random() < 0.5 else "mariadb"
-        self.source = ModelSource(self.random, flavour, keys=self.random.choice((12, 30, 60)))
+        self.source = self._make_source(flavour, self.random.choice((12, 30, 60)))
         self.vnode_count = self.random.choice((1, 2, 4, 7))
         if self.with_statements and self.random.random() < 0.6:
             self.source.statements = self.random.choice((0.03, 0.1))
@@ -98,6 +98,9 @@ class Simulation:
         """No more traffic: the job is to end at what the source holds."""
         self.outstanding: list[Outstanding] = []
         self.requests: list[Request] = []
+
+    def _make_source(self, flavour: Flavour, keys: int) -> ModelSource:
+        return ModelSource(self.random, flavour, keys)
 
     def run(self) -> None:
         """Raises `WrongError` or a law's error with the story attached."""
@@ -158,20 +161,25 @@ class Simulation:
 
     def _recover(self) -> None:
         self.outstanding.clear()
-        state = self.store.state
-        plan = self._plan_of(state)
-        self.driver = self.make_driver(
-            self.random, self.source, self.sink, self.store, self.job, state, plan, self.columns
-        )
-        self.coordinator = Coordinator(saved=state, plan=plan, attempts_allowed=1000)
-        self.barriers: LocalBarrierManager[Event] = LocalBarrierManager()
-        acknowledged = {a.request for a in state.acknowledged}
+        self._open(self._loaded())
+        acknowledged = {a.request for a in self.coordinator.saved.acknowledged}
         for request in self.requests:
             if request.id not in acknowledged and request.kind is not RequestKind.STOP:
                 self._happen(RequestArrived(request))
         if self.random.random() < 0.03:
             self._fail()
         self._happen(Started())
+
+    def _loaded(self) -> BackfillState:
+        return self.store.state
+
+    def _open(self, state: BackfillState) -> None:
+        plan = self._plan_of(state)
+        self.driver = self.make_driver(
+            self.random, self.source, self.sink, self.store, self.job, state, plan, self.columns
+        )
+        self.coordinator = Coordinator(saved=state, plan=plan, attempts_allowed=1000)
+        self.barriers: LocalBarrierManager[Event] = LocalBarrierManager()
 
     def _happen(self, event: Event) -> None:
         before = self.coordinator.saved
@@ -302,34 +310,46 @@ class Simulation:
 
         A replica on which the last statement would be met again makes a new copy necessary.
         """
-        state = self.store.state
-        plan = self._plan_of(state)
+        state = self._loaded()
         if self.random.random() < 0.7 and state.written.gtids:
-            intent = state.intent
-            landed = self.store.buffered.get((self.driver.app("buffer"), intent.epoch)) if intent else None
-            buffered = landed.missing if landed else ()
-            seen = (state.written.gtids, *seen_beyond(state, buffered))
-            known = [GtidSet.parse(gtids) for gtids in seen if gtids]
-            self.source.fail_over(
-                frozenset(t.gtid for t in self.source.log if any(each.holds(t.gtid) for each in known))
-            )
-            there = self.source.gtids_before(self.source.written_offset())
-            if log_switch.meets_statement_again(state, there):
-                self.changed_logs += 1
-                self._renew(NewCopy("a statement would come again"))
-                return
-            moved = moved_to(state, self.source.position_after(state.written.gtids), plan, buffered)
-        elif tiles(plan.at(state.plan_generation)) and not self._knows_statements(state):
+            self.source.fail_over(self._needed_of_log(state))
+            self._move(state)
+        elif self._may_begin_again(state):
             self.source.reset_log()
-            # A table that is another by now is copied again instead.
-            often, self.source.statements = self.source.statements, 0.0
-            self._traffic(self.random.randrange(4))
-            self.source.statements = often
-            plan = extended(plan.at(state.plan_generation), self.source, self.sink, tiling=True)
-            self.store.plans[plan.generation] = plan
-            moved = begun_again(state, self._first_offset().position, plan)
-        else:
+            self._begin_again(state)
+
+    def _needed_of_log(self, state: BackfillState) -> frozenset[str]:
+        """The transactions that the job has seen."""
+        known = [GtidSet.parse(gtids) for gtids in (state.written.gtids, *seen_beyond(state, self._buffered(state)))]
+        return frozenset(t.gtid for t in self.source.log if any(each.holds(t.gtid) for each in known))
+
+    def _buffered(self, state: BackfillState) -> tuple[LoggedTransaction, ...]:
+        intent = state.intent
+        landed = self.store.buffered.get((self.driver.app("buffer"), intent.epoch)) if intent else None
+        return landed.missing if landed else ()
+
+    def _move(self, state: BackfillState) -> None:
+        there = self.source.gtids_before(self.source.written_offset())
+        if log_switch.meets_statement_again(state, there):
+            self.changed_logs += 1
+            self._renew(NewCopy("a statement would come again"))
             return
+        start = self.source.position_after(state.written.gtids)
+        self._continue_with(moved_to(state, start, self._plan_of(state), self._buffered(state)))
+
+    def _may_begin_again(self, state: BackfillState) -> bool:
+        return tiles(self._plan_of(state).at(state.plan_generation)) and not self._knows_statements(state)
+
+    def _begin_again(self, state: BackfillState) -> None:
+        # A table that is another by now is copied again instead.
+        often, self.source.statements = self.source.statements, 0.0
+        self._traffic(self.random.randrange(4))
+        self.source.statements = often
+        plan = extended(self._plan_of(state).at(state.plan_generation), self.source, self.sink, tiling=True)
+        self.store.plans[plan.generation] = plan
+        self._continue_with(begun_again(state, self._first_offset().position, plan))
+
+    def _continue_with(self, moved: BackfillState) -> None:
         self._say(f"ANOTHER LOG from {moved.written}, epoch {moved.epoch}")
         self.changed_logs += 1
         self.store.commit(moved)
@@ -366,22 +386,10 @@ class Simulation:
         self._happen(RequestArrived(request))
 
     def _request(self) -> Request:
-        number, pick = len(self.requests) + 1, self.random
-        kind = pick.choice((*RequestKind, RequestKind.RESNAPSHOT, RequestKind.RESCALE))
-        match kind:
-            case RequestKind.RESCALE:
-                return Request(number, kind, workers=pick.randrange(1, self.vnode_count + 1))
-            case RequestKind.RATE_LIMIT:
-                return Request(number, kind, rows_per_second=pick.choice((None, 0, 5)))
-            case RequestKind.RESNAPSHOT:
-                vnodes = frozenset({VnodeId(pick.randrange(self.vnode_count))})
-                return Request(number, kind, vnodes=vnodes, extend=pick.random() < 0.5)
-            case _:
-                return Request(number, kind)
+        return some_request(self.random, len(self.requests) + 1, self.vnode_count)
 
     def _drain(self) -> Request:
-        number, workers = len(self.requests) + 1, self.random.randrange(self.vnode_count + 1)
-        return Request(number, RequestKind.RESCALE, workers=workers) if workers else Request(number, RequestKind.STOP)
+        return draining_request(self.random, len(self.requests) + 1, self.vnode_count)
 
     def _finish(self) -> None:
         """Stop the traffic, let the job go live, stop it, and compare."""
@@ -417,7 +425,7 @@ class Simulation:
 
     def _check_live_vnodes(self) -> None:
         state, plan = self.coordinator.saved, self.coordinator.current_plan
-        live = {v.vnode: self._expected(v.applied) for v in state.vnodes if v.phase is Phase.LIVE}
+        live = {v.vnode: self._expected(state, v.applied) for v in state.vnodes if v.phase is Phase.LIVE}
         for key, vnode in enumerate(places(plan, range(self.source.keys))[1].tolist()):
             if vnode in live and self.sink.rows.get(key) != live[vnode].get(key):
                 raise WrongError(
@@ -425,10 +433,10 @@ class Simulation:
                     f"{state.vnodes[vnode].applied} {live[vnode].get(key)}"
                 )
 
-    def _expected(self, applied: CdcOffset) -> dict[int, Row]:
+    def _expected(self, state: BackfillState, applied: CdcOffset) -> dict[int, Row]:
         """What the source held there, as it is under the version that the sink has followed to."""
         rows = self.source.table_at(applied)
-        for version in self.coordinator.saved.schema.versions:
+        for version in state.schema.versions:
             if version.number in self.sink.followed and version.before >= applied:
                 statement = statement_of(version.statement)
                 rows = {key: statement.carried_out(row) for key, row in rows.items() if statement.leaves(row)}

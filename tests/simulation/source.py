@@ -16,6 +16,7 @@ it did to the table (`hidden`).
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
@@ -27,6 +28,8 @@ from vnode_backfill.words.change import ChangeOp
 Flavour = Literal["mysql", "mariadb"]
 Row = tuple[int, ...]
 Table = dict[int, Row]
+NewRow = tuple[ChangeOp, int | None, int | None, Row]
+"""What a transaction does to one row: the key before and after, and the new value."""
 PURGED = 30
 """How far back a partition reaches that is dropped."""
 _SERVERS = "3e11fa47-71ca-11e1-9e33-c80aa9429{:03d}"
@@ -138,14 +141,14 @@ class ModelSource:
         """The end of the log, with the transactions the server reports: MySQL the visible ones, MariaDB all that are
         logged."""
         unseen = {t.gtid for t in self.unseen} if self.flavour == "mysql" else set()
-        known = ",".join(t.gtid for t in self.log if t.gtid not in unseen)
-        return replace(self.offset(self._pos), gtids=str(GtidSet.parse(known)))
+        known = gtids_of(t for t in self.log if t.gtid not in unseen)
+        return replace(self.offset(self._pos), gtids=str(known))
 
     def visible_offset(self) -> Visibility:
         if self.flavour == "mariadb":
             return self.visible_prefix()
         unseen = {t.gtid for t in self.unseen}
-        return VisibleGtids(GtidSet.parse(",".join(t.gtid for t in self.log if t.gtid not in unseen)))
+        return VisibleGtids(gtids_of(t for t in self.log if t.gtid not in unseen))
 
     def visible_prefix(self) -> VisibleAt:
         starts = [t.start for t in self.unseen]
@@ -170,7 +173,7 @@ class ModelSource:
         return self.log[0].start
 
     def gtids_before(self, start: CdcOffset) -> str:
-        return str(GtidSet.parse(",".join(t.gtid for t in self.log if t.end <= start)))
+        return str(gtids_of(t for t in self.log if t.end <= start))
 
     def statement_at(self, start: CdcOffset) -> Statement:
         """The statement whose transaction begins there."""
@@ -234,7 +237,10 @@ class ModelSource:
         return replace(next(starts, self.written_offset()), gtids=gtids)
 
     def _new_log(self, table: Table) -> None:
-        self._era, self._number, self._pos = self._era + 1, self.random.choice((1, 5)), 4
+        self._begin_log(self._era + 1, self.random.choice((1, 5)), table)
+
+    def _begin_log(self, era: int, number: int, table: Table) -> None:
+        self._era, self._number, self._pos = era, number, 4
         self.log, self.unseen, self.logged = [], [], dict(table)
         self._stalled.clear()
         self.history.append((self.offset(self._pos).order, dict(table)))
@@ -288,17 +294,11 @@ class ModelSource:
         return f"cascade {[(c.old_key, c.new_key, c.value) for c in hidden]} at {transaction.end}"
 
     def _transaction(self) -> str:
-        locked = frozenset(k for t in self.unseen for k in t.keys)
-        free = [k for k in range(self.keys) if k not in locked]
-        kind = self.random.choice(("insert", "update", "delete", "move", "swap", "large", "edge"))
-        rows = self._rows(kind, free)
+        kind, rows = self._some_rows()
         if not rows:
             return "nothing"
         self._transactions += 1
-        first = self._value + 1
-        self._value += len(rows)
-        valued = [(*row, (first + number,) * self.columns) for number, row in enumerate(rows)]
-        transaction = self._log(valued, f"{self._server}:{self._transactions}")
+        transaction = self._log(rows, f"{self._server}:{self._transactions}")
         self._note(transaction)
         self.unseen.append(transaction)
         if self.random.random() < self._stall and len(self._stalled) < 2:
@@ -306,6 +306,16 @@ class ModelSource:
         elif self.random.random() < 0.7 and (self.flavour == "mysql" or len(self.unseen) == 1):
             self._show(self.unseen.pop())
         return f"{kind} {[(c.old_key, c.new_key, c.value) for c in transaction.changes]} at {transaction.end}"
+
+    def _some_rows(self) -> tuple[str, list[NewRow]]:
+        """What a transaction may do to rows that no other one has locked, each with a value of its own."""
+        locked = frozenset(k for t in self.unseen for k in t.keys)
+        free = [k for k in range(self.keys) if k not in locked]
+        kind = self.random.choice(("insert", "update", "delete", "move", "swap", "large", "edge"))
+        rows = self._rows(kind, free)
+        first = self._value + 1
+        self._value += len(rows)
+        return kind, [(*row, (first + number,) * self.columns) for number, row in enumerate(rows)]
 
     def _rows(self, kind: str, free: list[int]) -> list[tuple[ChangeOp, int | None, int | None]]:
         held = [k for k in free if k in self.logged]
@@ -337,7 +347,7 @@ class ModelSource:
 
     def _log(
         self,
-        rows: list[tuple[ChangeOp, int | None, int | None, Row]],
+        rows: Sequence[NewRow],
         gtid: str,
         statement: Statement | None = None,
         hidden: tuple[RowChange, ...] = (),
@@ -358,6 +368,18 @@ class ModelSource:
         transaction = Transaction(gtid, start, self.offset(self._pos), tuple(changes), statement, hidden)
         self.log.append(transaction)
         return transaction
+
+
+def gtids_of(transactions: Iterable[Transaction]) -> GtidSet:
+    """The set of the transactions. Numbers in a row are joined first: to parse each would be half of a run's time."""
+    runs: list[tuple[str, int, int]] = []
+    for transaction in transactions:
+        server, _, number = transaction.gtid.partition(":")
+        first = last = int(number)
+        if runs and runs[-1][0] == server and runs[-1][2] == last - 1:
+            first = runs.pop()[1]
+        runs.append((server, first, last))
+    return GtidSet.parse(",".join(f"{server}:{first}-{last}" for server, first, last in runs))
 
 
 def _apply(table: Table, transaction: Transaction) -> None:
