@@ -92,7 +92,7 @@ class Compactor:
         if not work:
             return None
         done = self._done(table, work, goes_on)
-        return replace(done, left=self._left(self.log.last_seen(), policy), overtaken=0) if done.removed else done
+        return replace(done, left=self._left(self.log.last_seen(), policy))
 
     def _done(self, table: TableVersion, work: Sequence[Reshape], goes_on: Callable[[], bool]) -> Compacted:
         files, schema = sum(len(task.files) for task in work), columns_of(table)
@@ -117,7 +117,7 @@ class Compactor:
         for _ in range(_TRIES):
             table = self.log.open()
             if table.metadata.schema_text != columns:
-                return Compacted(0, 0, 0, left=files, overtaken=files)
+                return Compacted(0, 0, 0, overtaken=files)
             now = {file.path: file for file in self.log.files(table, self.key)}
             effects = [settle(self.log.storage, each, now, self.gone) for each in done]
             effect = sum((each for each in effects if each is not None), Effect())
@@ -130,7 +130,7 @@ class Compactor:
                 continue
             size = sum(file.size for file in effect.added)
             changed = len(effect.removed) + len(effect.masked)
-            return Compacted(changed, len(effect.added), size, left=files - changed, overtaken=files - changed)
+            return Compacted(changed, len(effect.added), size, overtaken=0 if changed else files)
         raise SinkUnavailableError(f"a compaction was overtaken by other commits {_TRIES} times")
 
     def _join(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 from tests.system.sinks.delta.test_sink import DELETE, PLAN, changes, read
 from tests.tables import ORDERS, order
-from vnode_backfill.commands.compact import join_all
+from vnode_backfill.commands.compact import Tally, join_all
 from vnode_backfill.config.job import MergeMode
 from vnode_backfill.delta.commits import DeltaLog
 from vnode_backfill.delta.files import DataFile, DeletionVector
@@ -76,6 +77,29 @@ def test_compact_folds_every_file_that_has_lost_a_row(tmp_path: Path) -> None:
     join_all(sink, CompactionPolicy.on_request(1, folds_all=True))
     log = DeltaLog(Storage.of(str(tmp_path / "target")), "", "the table")
     assert [found.vector for found in log.files(log.open(), ())] == [None] * 9
+
+
+def test_compact_joins_everything_though_its_first_step_comes_too_late(tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "target"), ORDERS, "job", creates=MergeMode.VECTORS)
+    sink.prepare()
+    receipts = [read(sink, n, *(order(10 * n + k) for k in range(3))) for n in range(40)]
+    sink.commit_reads(Epoch(1), receipts, [], PLAN)
+    gone = changes(*((DELETE, k, order(k)) for k in range(3)))
+
+    def while_a_file_goes() -> bool:
+        sink.apply(Epoch(2), gone)
+        return True
+
+    policy, tally = replace(CompactionPolicy.on_request(128 * MB), most_files=4, step_bytes=1), Tally()
+    late = sink.compact(policy, goes_on=while_a_file_goes)
+    assert late is not None
+    assert (late.removed, late.left) == (0, 39)
+    tally.count(late)
+    while not tally.is_enough and (step := sink.compact(policy)) is not None:
+        tally.count(step)
+    assert tally.removed >= 39
+    log = DeltaLog(Storage.of(str(tmp_path / "target")), "", "the table")
+    assert len(log.files(log.open(), ())) == 1
 
 
 def test_another_retention_is_set_in_the_table_when_the_job_starts_again(tmp_path: Path) -> None:
