@@ -145,7 +145,8 @@ class OneOfSeveral(Simulation):
         """The table's part of a cut: its sink is what its source was there."""
         state = self._loaded()
         if self.name not in cut.targets:
-            if state.is_live and state.failure is None and self.table.model_run.failure is None:
+            failed = state.failure is not None or self.table.model_run.failure is not None
+            if state.is_live and not failed and self.name not in self.others.store.unanswered:
                 raise WrongError(f"{self.name} is live and not part of the cut at {cut.offset}")
             return
         # A table that rests may be further than its stored state says, and is the same all the way.
@@ -186,7 +187,8 @@ class Together:
         self._config = SimpleNamespace(epoch=epoch, limits=SimpleNamespace(log_readers=pick((1, 3))))
         self._rows_per_second, self._busy = pick((0.5, 2.0, 10.0)), pick((1.0, 1.0, 0.3))
         self.copied: list[OneOfSeveral] = []
-        self._begin_driver()
+        with self._in_force():
+            self._begin_driver()
         driver, table = mixed(make_driver, SharingDriver), cast(type[OneOfSeveral], mixed(simulation, OneOfSeveral))
         table = table if table is OneOfSeveral else dataclass(table)
         self.tables = [
@@ -230,6 +232,7 @@ class Together:
         spark = SimpleNamespace(run=lambda _actor, _barrier, work, _stopped: work(), tasks_in=None)
         tools = SimpleNamespace(spark=spark, source=OneSource(self, self.server))
         self.works = Later(self.random)
+        self.store.unanswered.clear()
         self.shared = SharedWork(
             cast(Config, self._config), cast(TablesStore, self.store), cast(DriverTools, tools), lambda: None
         )

@@ -252,6 +252,8 @@ class ModelTablesStore:
         self.document: ParkedDocument | None = None
         self.names: dict[int, str] = {}
         """The table of each store, by its identity."""
+        self.unanswered: set[str] = set()
+        """Tables whose last commit has landed, and nobody was told. The next driver reads it."""
         self.together = 0
 
     def parked(self) -> ParkedDocument | None:
@@ -276,10 +278,13 @@ class ModelTablesStore:
         self.together += len(commits) - len(refused) > 1
         self._others.say(f"COMMIT {[self.names[id(store)] for store, _ in commits]} without {len(refused)}")
         self.document = parked or self.document
+        landed = {self.names[id(store)] for store, _ in commits if not any(store is each for each in refused)}
+        self.unanswered -= landed
         if cut is not None and not refused:
             self._others.made(Cut.from_json(cut))
         self._others.meanwhile()
         if self._random.random() < RARELY:
+            self.unanswered |= landed
             raise SinkUnavailableError("the commit has landed, and the answer was lost")
         return {self.names[id(store)]: SinkUnavailableError("refused") for store in refused}
 

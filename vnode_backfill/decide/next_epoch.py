@@ -27,7 +27,9 @@ next commit. These bounds make it right:
 - A statement that may concern the table cuts an epoch: the buffer then holds the log up to the statement (`cut`), and
   the merge of its own slice ends there. A vnode read in the epoch before has its high watermark after the cut, so it
   does not merge. Until the sink has followed to the next version of the definition, every merge ends before that
-  statement, and no range is read: its rows would have columns that the sink does not hold.
+  statement, and no range is read: its rows would have columns that the sink does not hold. So a vnode whose high
+  watermark is after the statement waits for the sink, and the sink does not wait for it: without a range it may have
+  been planned when rows of a dropped partition were gone, and merged up to the statement it would lack them.
 - A repeated epoch never samples again. So nothing here depends on anything but its arguments.
 """
 
@@ -43,6 +45,7 @@ from progress.state.backfill_state import (
     Phase,
     VnodeState,
 )
+from progress.state.schema_state import DefinitionVersion
 from vnode_backfill.words.bitmap import VnodeBitmap
 from vnode_backfill.words.epoch import BarrierKind, Epoch
 from vnode_backfill.words.key_range import PlannedRange, SplitPlan
@@ -95,8 +98,8 @@ def merging_vnodes(state: BackfillState, intent: Intent, cut: FoundStatement | N
 
     A vnode may be beyond the bound while the sink follows a statement that emptied the table: it waits.
     """
-    bound = merge_bound(state, intent, cut)
-    found = tuple(v for v in state.vnodes if may_go_live(v, intent, cut))
+    bound, pending = merge_bound(state, intent, cut), state.schema.pending
+    found = tuple(v for v in state.vnodes if may_go_live(v, intent, cut) and not _waits_for_sink(v, pending))
     # Vnodes that were merged together share one offset, and there may be very many of them.
     applied = {id(v.applied): v.applied for v in found}
     reached = {place for place, offset in applied.items() if offset <= bound}
@@ -104,10 +107,28 @@ def merging_vnodes(state: BackfillState, intent: Intent, cut: FoundStatement | N
     return tuple(v for v in found if id(v.applied) in (reached if v.phase is not Phase.LIVE else behind))
 
 
+def _waits_for_sink(vnode: VnodeState, pending: DefinitionVersion | None) -> bool:
+    """Whether the high watermark of a vnode that is not live yet is after the statement that the sink has to follow.
+
+    What was complete before the epoch that was cut, or the one before that, has a sample from before the statement.
+    """
+    return (
+        pending is not None
+        and vnode.phase is not Phase.LIVE
+        and vnode.complete is not None
+        and vnode.complete + 1 >= pending.since
+    )
+
+
 def sink_may_change(state: BackfillState) -> bool:
-    """Whether the sink may follow to the next version: it holds all that is before the statement."""
+    """Whether the sink may follow to the next version: it holds all that is before the statement.
+
+    Vnodes that are complete later are lifted when they merge.
+    """
     pending = state.schema.pending
-    return pending is not None and all(v.complete is None or v.applied >= pending.before for v in state.vnodes)
+    return pending is not None and all(
+        v.complete is None or v.applied >= pending.before or _waits_for_sink(v, pending) for v in state.vnodes
+    )
 
 
 def next_intent(state: BackfillState, plan: SplitPlan, sample: Sample, *, drain: bool) -> Intent | None:

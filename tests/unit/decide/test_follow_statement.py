@@ -207,3 +207,23 @@ def test_sink_may_change_once_every_vnode_that_was_read_is_merged_up_to_the_stat
     assert sink_may_change(replace(state, vnodes=(replace(state.vnodes[0], applied=at(500)),)))
     assert sink_may_change(after(ended((0, 3)), CARRIED)), "a vnode with unread ranges is lifted when it merges"
     assert not sink_may_change(ended())
+
+
+def test_vnode_whose_high_watermark_is_after_a_pending_statement_waits_until_the_sink_has_followed() -> None:
+    """It has no range, and its plan was made at 560. The epoch was cut at 500: merged up to there, it would lack rows
+    that a partition dropped at 500 held."""
+    empty = plan_with(vnode_count=1)
+    state = replace(beginning(empty), epoch=Epoch(1), written=at(500))
+    state, _ = after_statement(state, empty, intent(1), StatementResolved(FOUND, CARRIED, SHAPE))
+    assert may_go_live(state.vnodes[0], intent(3))
+    assert merging_vnodes(state, intent(3)) == ()
+    assert sink_may_change(state), "nobody would ever merge it"
+    followed = replace(state, epoch=Epoch(2), written=at(600), schema=replace(state.schema, in_sink=1))
+    assert [v.vnode for v in merging_vnodes(followed, intent(3))] == [0]
+
+
+def test_vnode_that_is_live_does_not_wait_for_the_sink() -> None:
+    state = ended(complete=7)
+    state = after(replace(state, vnodes=(replace(state.vnodes[0], phase=Phase.LIVE),)), CARRIED)
+    assert [v.vnode for v in merging_vnodes(state, intent(9))] == [0]
+    assert not sink_may_change(state)
