@@ -281,6 +281,6 @@ CAUGHT_AT: dict[str, int] = {
     "the sink counts as changed when it is ordered": 6,
     "the sink is changed twice": 6,
     "a sink that could not follow is not asked again": 6,
-    "statements 3: ranges read near a statement stay read": 11,
+    "statements 3: ranges read near a statement stay read": 450,
 }
 """Where to begin to look: the first history that shows it, if that is not one of the first two."""
