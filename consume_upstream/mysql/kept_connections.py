@@ -24,11 +24,12 @@ class KeptConnections:
     """Connections that `connect` opens. Safe to use from any thread; `close` ends those that are not lent."""
 
     def __init__(self, connect: Callable[[], Connection], *, trusted_for: float = 0.0) -> None:
-        """A connection that was used in the last `trusted_for` seconds is not asked for a sign of life."""
+        """A connection that was used in the last `trusted_for` seconds is not asked for a sign of life, unless another
+        one has failed since: a server that goes away takes all of them with it."""
         self._connect, self._trusted_for = connect, trusted_for
         self._lock = threading.Lock()
         self._idle: list[tuple[Connection, float]] = []
-        self._closed = False
+        self._closed, self._failed_at = False, 0.0
 
     @contextmanager
     def lent(self) -> Iterator[Connection]:
@@ -36,6 +37,7 @@ class KeptConnections:
         try:
             yield connection
         except BaseException:
+            self._failed_at = time.monotonic()
             _end(connection)
             raise
         self._give_back(connection)
@@ -54,7 +56,7 @@ class KeptConnections:
             if not self._idle:
                 return None
             connection, used = self._idle.pop()
-        if time.monotonic() - used < self._trusted_for:
+        if used > self._failed_at and time.monotonic() - used < self._trusted_for:
             return connection
         try:
             with source_errors(f"asking {connection.host}:{connection.port} for a sign of life"):

@@ -5,12 +5,15 @@ questions, and half of the questions are about the server: who it is, and what i
 
 What must be true is what is true of a table alone. Every connection is to the server that was identified first. What
 the log holds was asked after the tables that use it have stored an offset: an offset beyond what is known is asked for
-again. It is known for one round of opening, which takes seconds; whoever reads the log later compares its identity.
+again, and so is the log once what is known of it is half a minute old: a round of opening may plan large tables for
+hours, and files are purged meanwhile. Whoever reads the log later compares its identity. A server that takes over in
+the middle of a round is another server: the tables that are left are opened by the next round.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +33,8 @@ __all__ = ["OpenedTogether"]
 
 _TRUSTED_SECONDS = 1.0
 """Opening a table asks a few dozen questions in that time. Where one fails the table is tried again."""
+_KNOWN_SECONDS = 30.0
+"""For so long what the log holds is not asked again. Most rounds of opening are shorter."""
 
 
 class OpenedTogether:
@@ -45,6 +50,7 @@ class OpenedTogether:
         self._identity: ServerIdentity | None = None
         self._logs: dict[bool, SourceLog] = {}
         self._files: dict[tuple[str, str, int], str] = {}
+        self._known_until = 0.0
 
     @contextmanager
     def lent(self) -> Iterator[Connection]:
@@ -63,6 +69,8 @@ class OpenedTogether:
     def source_log(self, table: KnownTable, *, with_time: bool, stored: CdcOffset | None) -> SourceLog:
         """What the log holds, and whether it holds the file of the offset `stored`; `table` is any of this server."""
         with self._reading:
+            if time.monotonic() >= self._known_until:
+                self._forget_log()
             log = self._logs.get(with_time)
             if log is None or (stored is not None and not _is_within(stored, log)):
                 self._files.clear()
@@ -72,8 +80,12 @@ class OpenedTogether:
     def forget(self) -> None:
         """Ask again what the log holds: something went wrong that may have to do with it."""
         with self._reading:
-            self._logs.clear()
-            self._files.clear()
+            self._forget_log()
+
+    def _forget_log(self) -> None:
+        self._logs.clear()
+        self._files.clear()
+        self._known_until = time.monotonic() + _KNOWN_SECONDS
 
     def close(self) -> None:
         self._kept.close()
@@ -92,9 +104,11 @@ class OpenedTogether:
         return connection
 
     def _file_now(self, table: KnownTable, log: SourceLog, stored: CdcOffset) -> str:
-        """The identity has as many events as the stored one. Most tables have the same."""
-        events = LogIdentity.parse(stored.log).events if stored.log else 0
-        place = stored.server, stored.file, events
+        """The identity has as many events as the stored one. Most tables have the same. An offset of an earlier release
+        has none to compare with."""
+        if not stored.log:
+            return ""
+        place = stored.server, stored.file, LogIdentity.parse(stored.log).events
         if place not in self._files:
             self._files[place] = start.file_now(table, log.files, stored)
         return self._files[place]

@@ -255,7 +255,7 @@ STATEMENT_SABOTAGES: dict[str, Sabotage] = {
     ),
     "statements 2: visibility is resolved past the cut": Sabotage(driver=_SeesBeyondTheCut),
     "statements 3: ranges read near a statement stay read": Sabotage(
-        patches=((follow_statement, "_read_again", _stays_read),)
+        patches=((follow_statement, "_read_again", _stays_read),), first_seed=1760
     ),
     "statements 3: ranges read near a statement without effect stay read": Sabotage(
         patches=((next_commit, "after_statement", _stays_read_without_effect),), first_seed=3200
@@ -264,7 +264,7 @@ STATEMENT_SABOTAGES: dict[str, Sabotage] = {
         patches=((next_commit, "next_intent", _planned_while_pending),)
     ),
     "statements 3: a stop at a statement sets nothing back": Sabotage(
-        patches=((next_commit, "before_statement", _nothing_set_back),)
+        patches=((next_commit, "before_statement", _nothing_set_back),), first_seed=2900
     ),
     "statements 4: rows are not lifted": Sabotage(driver=_LiftsNothing),
     "statements 4: rows of the cut epoch count as of the new version": Sabotage(
@@ -288,7 +288,7 @@ STATEMENT_SABOTAGES: dict[str, Sabotage] = {
     ),
     "statements 5: a table that was created begins where the log ends": Sabotage(simulation=_BeginsLate),
     "failover: a statement that was followed is met again": Sabotage(
-        driver=WithoutSlices, patches=((log_switch, "meets_statement_again", _never_again),), first_seed=580
+        driver=WithoutSlices, patches=((log_switch, "meets_statement_again", _never_again),), first_seed=4160
     ),
     "cascades: what was found while the table was copied is forgotten": Sabotage(
         driver=_CascadesOfAWholeCopy, simulation=Cascading

@@ -31,12 +31,15 @@ def make_small_table(storage: Storage, rows: pa.Table, configuration: Mapping[st
             return False
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd", compression_level=1, use_dictionary=False)
-    file = f"part-{uuid4()}.parquet"
+    log, file = DeltaLog(storage, "", what), f"part-{uuid4()}.parquet"
     receipt = FileReceipt(file, sink.tell(), rows.num_rows, json.dumps({"numRecords": rows.num_rows}))
     with storage_errors(f"{what} cannot be written to {storage.path}"):
+        storage.make_folder()
+        # A store that is refused would keep a file that nothing names.
+        log.check_store()
         storage.write_unseen(file, sink.getvalue().to_pybytes())
     try:
-        DeltaLog(storage, "", what).create(rows.schema, configuration, added=(receipt,))
+        log.create(rows.schema, configuration, added=(receipt,))
     except OvertakenError:
         # Somebody else has made it meanwhile. Nothing names this file.
         with storage_errors(f"{what} cannot be written to {storage.path}"):

@@ -456,7 +456,8 @@ def cut_of(
     """
     untold = untold or {}
     found = {table: states.get(table.name) or untold.get(table) or _saved(table) for table in tables}
-    waiting = {*states, *(table.name for table, state in untold.items() if state.intent is None)}
+    # A table that was opened again has its name from one that ended, whose last commit may have landed since.
+    waiting = {*states, *(table.name for table in tables if table in untold and untold[table].intent is None)}
     # A table that fails with this commit keeps its intent, and its target may hold what the intent says.
     ended = {table for table, state in found.items() if table.run.failure or state.failure}
     live = {table: state for table, state in found.items() if state.is_live and table not in ended}

@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 from pymysql.connections import Connection
 
+from consume_upstream.log.identity import LogIdentity
 from consume_upstream.log.offset import CdcOffset
 from consume_upstream.log.source_log import LogFile, SourceLog
 from consume_upstream.mysql import opened_together
@@ -78,6 +79,18 @@ def test_a_connection_that_failed_or_is_gone_is_not_used_again() -> None:
     assert len(opened) == 3
 
 
+def test_one_that_failed_makes_the_others_doubtful() -> None:
+    opened: list[Line] = []
+    lines = kept(opened, 60.0)
+    with lines.lent(), lines.lent():
+        pass
+    opened[0].answers = opened[1].answers = False
+    with pytest.raises(SourceLostError), lines.lent():
+        raise SourceLostError("lost")
+    with lines.lent() as after:
+        assert after is cast(Connection, opened[2])
+
+
 def test_two_that_are_lent_at_one_time_are_two() -> None:
     opened: list[Line] = []
     lines = kept(opened, 60.0)
@@ -108,7 +121,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def at(pos: int) -> CdcOffset:
-    return CdcOffset.at(SERVER.server, "binlog.000001", pos)
+    identity = LogIdentity(began=1794886447, server_id=28130, events=16, digest=7)
+    return replace(CdcOffset.at(SERVER.server, "binlog.000001", pos), log=str(identity))
 
 
 def test_the_log_is_asked_for_once(asked: list[str]) -> None:
@@ -139,6 +153,25 @@ def test_the_log_is_asked_for_again_after_something_went_wrong(asked: list[str])
     together.forget()
     together.source_log(TABLE, with_time=False, stored=at(50))
     assert asked == ["log False", "file binlog.000001"] * 2
+
+
+def test_the_log_is_asked_for_again_once_what_is_known_is_old(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round of opening may plan large tables for hours, and the server purges its log meanwhile."""
+    together, clock = OpenedTogether(SourceAddress("here", 3306, "me")), SimpleNamespace(now=0.0)
+    monkeypatch.setattr(opened_together, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    for clock.now in (1000.0, 1029.0, 1031.0):
+        together.source_log(TABLE, with_time=False, stored=at(50))
+    assert asked == ["log False", "file binlog.000001"] * 2
+
+
+def test_an_offset_without_identity_says_nothing_of_one_that_has_it(asked: list[str]) -> None:
+    together = OpenedTogether(SourceAddress("here", 3306, "me"))
+    of_an_earlier_release = together.source_log(TABLE, with_time=False, stored=replace(at(50), log=""))
+    assert of_an_earlier_release.file_now == ""
+    begins = replace(at(50), log=str(LogIdentity(began=1794886447, server_id=28130)))
+    assert together.source_log(TABLE, with_time=False, stored=begins).file_now == "2"
 
 
 def test_every_connection_is_to_the_server_that_was_found_first(monkeypatch: pytest.MonkeyPatch) -> None:

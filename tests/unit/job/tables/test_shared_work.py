@@ -163,6 +163,16 @@ def test_a_cut_takes_tables_as_they_were_committed_though_nobody_has_told_them(b
     assert cut_of([first, last], states, now, {first: works}) is None
 
 
+def test_what_an_ended_table_has_committed_does_not_count_for_the_one_of_its_name(begun: Begun) -> None:
+    """The table that was opened again has an epoch under way, so its target may be beyond the offset of the cut."""
+    state = live_job().state
+    ended, again, other = table_of(state, begun), table_of(state, begun), table_of(state, begun)
+    vars(ended).update(name="b")
+    vars(again).update(name="b", is_at_rest=False)
+    untold = {ended: replace(state, revision=state.revision + 1)}
+    assert cut_of([again, other], {"a": state}, datetime.now(UTC), untold) is None
+
+
 def test_what_a_commit_says_counts_for_a_cut_until_the_table_was_told(shared: SharedWork, begun: Begun) -> None:
     state = live_job().state
     committed = replace(state, revision=state.revision + 1)

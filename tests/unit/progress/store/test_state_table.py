@@ -115,6 +115,19 @@ def test_a_store_that_is_refused_here_is_the_librarys_own(
         assert names_in(table.rows()) == ["a", "b"]
 
 
+def test_a_store_that_keeps_no_condition_is_left_without_a_file_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_log: DeltaLog) -> None:
+        raise SinkError("the store lets two commits make one version")
+
+    monkeypatch.setattr(DeltaLog, "check_store", refused)
+    table = table_at(tmp_path / "table")
+    table.add(rows_of("a"))
+    assert names_in(table.rows()) == ["a"]
+    assert len(list((tmp_path / "table").glob("*.parquet"))) == 1
+
+
 def test_a_file_with_other_columns_is_read_by_the_library(tmp_path: Path) -> None:
     """An earlier release may have written fewer."""
     fewer = StateTable(str(tmp_path / "table"), SCHEMA.remove(2), {}, DEFAULT_RETENTION)
