@@ -219,7 +219,7 @@ LEFT_OUT: dict[str, str] = {
     "statements 3: ranges read near a statement without effect stay read": "one table needs 3,200 histories",
     "statements 3: a stop at a statement sets nothing back": "a range must be read between a statement and its stop",
     "statements 4: changes from before bring rows of a dropped partition back": "the row must be in the buffer then",
-    "failover: a statement that was followed is met again": "one table needs 580 histories",
+    "failover: a statement that was followed is met again": "one table needs 4,160 histories",
 }
 """Rules of one table of which hundreds of histories show nothing here. Histories of one table show each of them."""
 
