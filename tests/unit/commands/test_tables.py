@@ -136,6 +136,21 @@ def test_request_goes_to_all_tables_or_to_those_that_are_meant(asked: Asked) -> 
     assert [each["kind"] for each in shown] == ["pause", "rate_limit", "rescale", "resnapshot"]
 
 
+def test_the_limit_of_some_tables_counts_within_that_of_the_job(asked: Asked) -> None:
+    orders = ("--table", "shop.orders")
+    assert "(900 rows/s)" in asked("throttle", "--rows-per-second", "900", *orders), "the job has no limit"
+    assert "(no limit)" in asked("throttle", "--off", *orders)
+    asked("throttle", "--rows-per-second", "500")
+    assert "(60 rows/s)" in asked("throttle", "--rows-per-second", "60", *orders)
+    assert "(500 rows/s, which is the limit of the job)" in asked("throttle", "--rows-per-second", "501", *orders)
+    assert "(500 rows/s, which is the limit of the job)" in asked("throttle", "--off", "--table", "shop.order*")
+    every = ("--table", "shop.order*", "--table", "shop.Items")
+    assert "(501 rows/s)" in asked("throttle", "--rows-per-second", "501", *every), "it is the limit of the job then"
+    assert "(no limit)" in asked("throttle", "--off")
+    assert "(900 rows/s)" in asked("throttle", "--rows-per-second", "900", *orders)
+    assert asked.waiting()["shop.orders"] == ["rate_limit"] * 9
+
+
 def test_vnodes_and_keys_of_one_table_can_be_read_again_those_of_several_cannot(asked: Asked) -> None:
     assert "request 1: resnapshot (vnodes 3" in asked("resnapshot", "--only", "3", "--table", "shop.orders")
     asked("resnapshot", "--where-key", "1..2", "--table", "shop.orders")

@@ -153,6 +153,19 @@ def test_a_table_is_a_job_of_its_own_with_its_settings(tmp_path: Path) -> None:
     assert (one.job, one.state, one.workers) == (config.job, config.state, config.workers)
 
 
+@pytest.mark.parametrize(
+    ("of_job", "of_table", "counts"),
+    [(100, 100_000, 100), (100, 7, 7), (100, None, 100), (None, 7, 7), (None, None, None), (100, 0, 0), (0, 7, 0)],
+)
+def test_a_table_is_read_at_its_own_limit_within_that_of_the_job(
+    tmp_path: Path, of_job: int | None, of_table: int | None, counts: int | None
+) -> None:
+    entry = {"table": "shop.orders", "rows_per_second": of_table}
+    config = job(tmp_path, entry, "crm.*", limits={"rows_per_second": of_job})
+    assert table_config(config, ORDERS).limits.rows_per_second == counts
+    assert table_config(config, USERS).limits.rows_per_second == of_job
+
+
 def test_a_job_of_one_table_describes_itself(tmp_path: Path) -> None:
     config = load(
         tmp_path,
