@@ -24,7 +24,7 @@ def limit_around(config: Config, only: Sequence[str]) -> int | None:
     """
     store = stored_tables(config)
     names = held_names(store, aside=False)
-    found = store.shown(lambda held: names.intersection(held))
+    found = store.shown(names.intersection)
     if found is None or {*asked_names(held_names(store), only)} >= names:
         return None
     limits = [_limit_of(each) for each in found.tables.values()]
