@@ -34,6 +34,7 @@ __all__ = [
     "config_beside",
     "is_chosen",
     "is_never_matched",
+    "only_reported",
     "priority_of",
     "table_config",
     "table_sink",
@@ -155,6 +156,14 @@ def priority_of(config: Config, name: TableName, *, fold_case: bool = False) -> 
     """Lower ones are copied first."""
     entry = entry_of(config.mysql.tables, name, fold_case=fold_case)
     return DEFAULT_PRIORITY if entry is None else entry.priority
+
+
+def only_reported(config: Config, new: Iterable[TableName], *, fold_case: bool) -> tuple[TableName, ...]:
+    """Those of the tables that are new to the job that it is not to copy but to report: no entry names them."""
+    if config.mysql.new_tables is NewTables.ADD:
+        return ()
+    entries = ((name, entry_of(config.mysql.tables, name, fold_case=fold_case)) for name in new)
+    return tuple(name for name, entry in entries if entry is None or entry.table.exact is None)
 
 
 def is_never_matched(name: TableName) -> bool:

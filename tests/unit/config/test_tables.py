@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.config.test_job import load
 from vnode_backfill.config.choices import MergeMode, SchemaChanges, ZeroDates
 from vnode_backfill.config.job import Config
-from vnode_backfill.config.tables import Chosen, MeantTables, chosen_tables, priority_of, table_config
+from vnode_backfill.config.tables import Chosen, MeantTables, chosen_tables, only_reported, priority_of, table_config
 from vnode_backfill.config.templates import filled_folder, filled_series
 from vnode_backfill.words.errors import ConfigError
 from vnode_backfill.words.table_name import TableName, TablePattern
@@ -164,6 +164,15 @@ def test_a_table_is_read_at_its_own_limit_within_that_of_the_job(
     config = job(tmp_path, entry, "crm.*", limits={"rows_per_second": of_job})
     assert table_config(config, ORDERS).limits.rows_per_second == counts
     assert table_config(config, USERS).limits.rows_per_second == of_job
+
+
+def test_a_new_table_that_an_entry_names_in_other_letters_is_copied_also_where_others_are_reported(
+    tmp_path: Path,
+) -> None:
+    config = job(tmp_path, "shop.*", "Shop.Orders", mysql={"new_tables": "report"})
+    assert only_reported(config, [ORDERS, ITEMS], fold_case=True) == (ITEMS,)
+    assert only_reported(config, [ORDERS, ITEMS], fold_case=False) == (ORDERS, ITEMS)
+    assert only_reported(job(tmp_path, "shop.*"), [ORDERS], fold_case=False) == ()
 
 
 def test_a_job_of_one_table_describes_itself(tmp_path: Path) -> None:

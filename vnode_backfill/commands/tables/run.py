@@ -65,7 +65,7 @@ def run_tables(
                 raise opener.refuse(_nothing_to_copy(config, opened))
             _ask_for_workers(store, opened, asked_workers)
             try:
-                return _run_opened(opener, session, opened, until, _watch(config, store, face, faces))
+                return _run_opened(opener, session, opened, until, _watch(opener, face, faces))
             finally:
                 store.release()
 
@@ -123,10 +123,11 @@ def _nothing_to_copy(config: Config, opened: OpenedTables) -> BackfillError:
     return kind(f"none of the {len(opened.aside)} tables can be copied; {name}: {error.message}", detail=error.detail, hint=error.hint)  # fmt: skip
 
 
-def _watch(config: Config, store: TablesStore, face: str, faces: Faces) -> TablesWatch:
+def _watch(opener: TablesOpener, face: str, faces: Faces) -> TablesWatch:
     from vnode_backfill.job.tables.watch import TablesWatch
 
-    return TablesWatch(config, store, face, faces, sink=configured_sink(config).target)
+    config, sink = opener.config, configured_sink(opener.config).target
+    return TablesWatch(config, opener.store, face, faces, sink=sink, reported=lambda: opener.reported)
 
 
 def _run_opened(
