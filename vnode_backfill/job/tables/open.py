@@ -61,7 +61,7 @@ from vnode_backfill.job.tables.parts import part_config, stored_name, with_choic
 from vnode_backfill.job.tables.running_table import OpenedTable
 from vnode_backfill.words.errors import BackfillError, FencedError, LawBrokenError, PlanRefusedError
 from vnode_backfill.words.finding import refuse
-from vnode_backfill.words.hints import for_table
+from vnode_backfill.words.hints import for_new_table, for_table
 from vnode_backfill.words.schema_change import CreatedTable
 from vnode_backfill.words.table_name import TableName
 
@@ -392,7 +392,7 @@ class TablesOpener:
         kept: dict[TableName, Result] = {}
         for name, each in found:
             if isinstance(each, BackfillError):
-                done.aside[str(name)] = each
+                done.aside[str(name)] = each.hinted(for_new_table(each.hint))
                 self._plans.forget_if_refused(each, str(name))
             else:
                 kept[name] = each
