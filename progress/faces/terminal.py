@@ -42,6 +42,7 @@ MAX_CELLS = 1024
 TABLES_SHOWN = 11
 """Lines for the tables of a job of many, the one that counts them included."""
 _LABEL = 11
+_NAMED = 20
 _SGR = {"dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1"}
 _PHASE_COLOUR = {Phase.PENDING: "dim", Phase.SNAPSHOT: "yellow", Phase.CATCH_UP: "cyan", Phase.LIVE: "green"}
 _JOB_COLOUR = {JobPhase.LIVE: "green", JobPhase.FAILED: "red", JobPhase.PAUSED: "cyan", JobPhase.STOPPED: "cyan"}
@@ -98,6 +99,8 @@ def status_text(report: Report, *, per_vnode: bool = False, glyphs: Glyphs | Non
     facts = [("driver", report.observed.driver or "nobody drives this job now")]
     if report.written is not None:
         facts.append(("position", f"captured up to {report.written}, applied up to {report.applied}"))
+    if report.observed.reported:
+        facts.append(("new", f"{_named(report.observed.reported)}: not copied, because mysql.new_tables is report"))
     facts += definition_facts(report.definition)
     facts += [("request", _request(each)) for each in report.requests]
     lines += [_one_line(f"{name:<{_LABEL}}{text}") for name, text in facts]
@@ -328,6 +331,11 @@ def _lake(report: Report) -> str:
             parts.append(f"{size_text(target.fold_debt_bytes)} to fold")
         parts.append(f"{target.write_amplification or 0:,.1f} bytes written per byte changed")
     return ", ".join(parts)
+
+
+def _named(names: Sequence[str]) -> str:
+    left = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {left:,} more" if left > 0 else "")
 
 
 def _request(request: RequestProgress) -> str:

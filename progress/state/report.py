@@ -73,6 +73,8 @@ _READING_PARTS = 98.0
 SET_ASIDE = "set aside"
 REMOVED = "removed"
 """The phase of a table that a job of many does not copy."""
+REPORTED = "new"
+"""The same, of one that has appeared and is only to be reported; `status` does not list it among the tables."""
 
 
 class JobPhase(StrEnum):
@@ -172,6 +174,8 @@ class Observed:
     asked: tuple[AskedRequest, ...] = ()
     in_hand: InHand = NOTHING_IN_HAND
     task_slots: int | None = None
+    reported: tuple[str, ...] = ()
+    """Tables that a pattern means and a job of many does not copy, because `mysql.new_tables` is `report`."""
 
 
 NOTHING_OBSERVED = Observed()
@@ -315,6 +319,7 @@ class Report:
         }
         if self.tables:
             shown["tables"] = [table.to_json() for table in self.tables]
+            shown["reported"] = list(seen.reported)
         if per_vnode:
             shown["vnodes"] = [asdict(vnode) for vnode in self.vnodes]
         return json.dumps(shown, default=_time)

@@ -199,6 +199,7 @@ class _StoredObserved(BaseModel):
     retry: _StoredRetry | None = None
     in_hand: _StoredInHand = Field(default_factory=_StoredInHand)
     task_slots: int | None = None
+    reported: tuple[str, ...] = ()
     tables: dict[str, _StoredTable] = {}
 
 
@@ -217,6 +218,7 @@ def _to_json(observed: Observed, tables: Mapping[str, TableSeen]) -> str:
         retry=None if retry is None else _StoredRetry(attempt=retry.attempt, message=retry.message),
         in_hand=_StoredInHand(**asdict(observed.in_hand)),
         task_slots=observed.task_slots,
+        reported=observed.reported,
         tables={name: _stored_table(table) for name, table in tables.items()},
     ).model_dump_json(exclude_defaults=True)
 
@@ -268,4 +270,5 @@ def _observed(stored: _StoredObserved) -> Observed:
         retry=None if stored.retry is None else Retry(stored.retry.attempt, stored.retry.message),
         in_hand=InHand(**stored.in_hand.model_dump()),
         task_slots=stored.task_slots,
+        reported=stored.reported,
     )

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal
 from vnode_backfill.commands.say import heard_by
 from vnode_backfill.commands.tables.choose import chosen_config
 from vnode_backfill.config.job import Config, check_config, load_config
-from vnode_backfill.words.errors import BackfillError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,21 +63,23 @@ class Backfill:
         """Create the job or take it up, and run it in this thread; how far it is then.
 
         It ends when the job is live, or for `stopped` when it is asked to stop: by `vnode-backfill stop`, and in the
-        main thread by Ctrl-C and SIGTERM. A job that fails raises why. Run again, it continues.
+        main thread by Ctrl-C and SIGTERM. A job that fails raises why, and so does one of many tables that has ended
+        without some of them. Run again, it continues.
         """
-        from vnode_backfill.commands.run import run
+        with heard_by(log.info), _within(spark):
+            if self.config.many:
+                self._run_tables(until, master)
+            else:
+                from vnode_backfill.commands.run import run
 
-        heard: list[str] = []
-
-        def listen(line: str) -> None:
-            heard.append(line)
-            log.info(line)
-
-        with heard_by(listen), _within(spark):
-            code = run(self.config, until=until, master=master, asked_vnodes=None, asked_workers=None, face="quiet")
-        if code:
-            raise BackfillError(f"job {self.config.job} has not ended well", detail="\n".join(heard))
+                run(self.config, until=until, master=master, asked_vnodes=None, asked_workers=None, face="quiet")
         return self.status()
+
+    def _run_tables(self, until: str, master: str | None) -> None:
+        from vnode_backfill.commands.tables.run import error_of, run_to_end
+
+        if lost := run_to_end(self.config, until=until, master=master, face="quiet"):
+            raise error_of(self.config.job, lost)
 
     def status(self) -> Report:
         """How far the job is, whether somebody runs it or not."""

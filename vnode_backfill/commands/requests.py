@@ -50,13 +50,20 @@ def rescale(config: Config, *, workers: int | None, bitmaps: Sequence[str], only
 
 
 def throttle(config: Config, *, rows_per_second: int | None, only: Sequence[str] = ()) -> int:
-    """Limit the snapshot of the whole job; None takes the limit away, 0 pauses it. The log is still captured."""
+    """Limit the snapshot of the whole job; None takes the limit away, 0 pauses it. The log is still captured.
+
+    Of some tables of a job of many the limit counts within that of the job; None leaves them the job's.
+    """
     if rows_per_second is not None and not 0 <= rows_per_second <= MOST_ROWS_PER_SECOND:
         raise ConfigError(
             f"--rows-per-second must be from 0 to {MOST_ROWS_PER_SECOND}",
             hint="0 pauses the snapshot; `throttle --off` takes the limit away.",
         )
-    text = "no limit" if rows_per_second is None else f"{rows_per_second:,} rows/s"
+    around = _limit_around(config, only)
+    if around is not None and (rows_per_second is None or rows_per_second > around):
+        text, rows_per_second = f"{around:,} rows/s, which is the limit of the job", around
+    else:
+        text = "no limit" if rows_per_second is None else f"{rows_per_second:,} rows/s"
     return _ask(config, only, Request(0, RequestKind.RATE_LIMIT, rows_per_second=rows_per_second), text)
 
 
@@ -206,6 +213,15 @@ def _vnode_counts(config: Config, only: Sequence[str]) -> Sequence[int]:
     store, identity = _writable_identity(config)
     store.check_possible(RequestKind.RESCALE)
     return (identity.record.vnode_count,)
+
+
+def _limit_around(config: Config, only: Sequence[str]) -> int | None:
+    """The limit of a job of many, where --table means some of its tables."""
+    if not config.many or not only:
+        return None
+    from vnode_backfill.commands.tables.limit import limit_around
+
+    return limit_around(config, only)
 
 
 def ask(store: StateStore, request: Request, what: str) -> int:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from vnode_backfill.config.choices import NewTables
 from vnode_backfill.config.iotdb import IotdbSinkConfig
-from vnode_backfill.config.job import Config, DeltaSinkConfig
+from vnode_backfill.config.job import Config, DeltaSinkConfig, LimitsConfig
 from vnode_backfill.config.table_entries import DEFAULT_PRIORITY, TableEntry, entry_of
 from vnode_backfill.config.targets import Clash, clashes_of, filled, filled_database, templates_of
 from vnode_backfill.config.yaml_file import explain
@@ -34,6 +34,7 @@ __all__ = [
     "config_beside",
     "is_chosen",
     "is_never_matched",
+    "only_reported",
     "priority_of",
     "table_config",
     "table_sink",
@@ -41,7 +42,6 @@ __all__ = [
 
 _HELPER = re.compile(r"_.*_(gho|ghc|del|new|old)|#sql.*", re.IGNORECASE | re.DOTALL)
 _OF_THE_JOB = ("zero_dates", "schema_changes", "dropped_columns", "dropped_partitions")
-_LIMITS = ("rows_per_second", "range_rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def table_config(config: Config, name: TableName, *, fold_case: bool = False) ->
         "database": name.database, "table": name.table, "tables": (), "exclude": (), "new_tables": NewTables.ADD,
     }  # fmt: skip
     mysql = config.mysql.model_copy(update=one_table)
-    limits = config.limits.model_copy(update=_given(entry, _LIMITS))
+    limits = config.limits.model_copy(update=_limits(config.limits, entry))
     try:
         sink = config.sink.model_copy(update=_sink(config, entry, name))
         epoch = config.epoch.model_copy(update={"cut": None, "lag": None})
@@ -158,6 +158,14 @@ def priority_of(config: Config, name: TableName, *, fold_case: bool = False) -> 
     return DEFAULT_PRIORITY if entry is None else entry.priority
 
 
+def only_reported(config: Config, new: Iterable[TableName], *, fold_case: bool) -> tuple[TableName, ...]:
+    """Those of the tables that are new to the job that it is not to copy but to report: no entry names them."""
+    if config.mysql.new_tables is NewTables.ADD:
+        return ()
+    entries = ((name, entry_of(config.mysql.tables, name, fold_case=fold_case)) for name in new)
+    return tuple(name for name, entry in entries if entry is None or entry.table.exact is None)
+
+
 def is_never_matched(name: TableName) -> bool:
     """Whether no pattern chooses this table."""
     return name.database.lower() in SYSTEM_SCHEMAS or _HELPER.fullmatch(name.table) is not None
@@ -175,6 +183,12 @@ def _left_out(config: Config, name: TableName, *, fold_case: bool) -> bool:
 
 def _given(entry: TableEntry, keys: Iterable[str]) -> dict[str, object]:
     return {key: value for key in keys if (value := getattr(entry, key)) is not None}
+
+
+def _limits(limits: LimitsConfig, entry: TableEntry) -> dict[str, object]:
+    """A table is read no faster than the job may read."""
+    rates = [rate for rate in (limits.rows_per_second, entry.rows_per_second) if rate is not None]
+    return {**_given(entry, ("range_rows",)), "rows_per_second": min(rates, default=None)}
 
 
 def _sink(config: Config, entry: TableEntry, name: TableName) -> dict[str, object]:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 __all__ = [
     "CHANGE_OPTIONS", "CONTINUES", "FOLLOWS_COLUMNS", "KEY_GONE", "NEW_COPY", "NEW_COPY_IN_PLACE", "READ_AGAIN",
-    "RUN_AGAIN", "RUN_ENDS", "RUN_FOLLOWS", "TAKES_UP", "THEN_RUN", "accept", "for_table",
+    "RUN_AGAIN", "RUN_ENDS", "RUN_FOLLOWS", "TAKES_UP", "THEN_RUN", "accept", "for_new_table", "for_table",
 ]  # fmt: skip
 
 _TAKEN_UP = "A running driver takes it up within seconds; if none runs, run the job."
@@ -73,6 +73,7 @@ _AMONG_MANY: Mapping[str, str] = {
     RUN_AGAIN: f"{_RESUME}.",
 }
 """What replaces a sentence, those that hold another one first."""
+_NEXT_RUN = "End the driver with `vnode-backfill stop`, if one runs, and run the job."
 _COMMAND = re.compile(r"`(vnode-backfill (?:resnapshot|resume)\b[^`]*)`")
 
 
@@ -88,3 +89,8 @@ def for_table(hint: str, table: str) -> str:
     # A name may hold what a shell would read.
     named = shlex.quote(table)
     return _COMMAND.sub(lambda found: f"`{found[1]} --table {named}`", hint)
+
+
+def for_new_table(hint: str) -> str:
+    """The hint, for a table of many that has no state yet: no request can go to it, so the next run tries it again."""
+    return hint.replace(RUN_AGAIN, _NEXT_RUN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from vnode_backfill import Backfill
 from vnode_backfill.words.errors import BackfillError, PlanRefusedError
 
 ROWS = 2_000
+_LIVE = (JobPhase.STOPPED, True)
 
 
 @pytest.fixture
@@ -75,6 +77,35 @@ def test_a_job_that_fails_raises_why(case: JobCase, spark: SparkSession) -> None
     assert "resume" in caught.value.hint
     assert job.status().failure is not None
     assert spark.range(3).count() == 3
+
+
+def test_many_tables_are_run_beside_the_main_thread_and_one_that_is_set_aside_is_an_error(
+    case: JobCase, spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    execute(
+        case.server, "door", "CREATE TABLE keyless (v INT)", "CREATE TABLE items (id INT PRIMARY KEY, v INT)",
+        "INSERT INTO items VALUES (1, 1), (2, 2)",
+    )  # fmt: skip
+    case.mysql = {"tables": ["door.*"], "database": None, "table": None}
+    case.use(sink={"delta": {"path": f"{case.folder}/lake/{{table}}"}})
+    job = Backfill.from_yaml(case.config)
+    with ThreadPoolExecutor(1) as notebook:
+        error = notebook.submit(lambda: job.run(until="live", spark=spark)).exception()
+        assert isinstance(error, BackfillError)
+        assert error.message == "job case has ended without door.keyless"
+        assert error.detail.startswith("door.keyless: the source cannot be copied exactly")
+        assert "door.keyless has neither a primary key nor" in error.detail
+        assert "fix: ALTER TABLE `door`.`keyless` ADD COLUMN" in error.detail
+        assert error.hint == "Apply each fix and run `vnode-backfill plan` again."
+        found = {table.name: (table.phase, table.live) for table in job.status().tables}
+        assert found == {"door.orders": _LIVE, "door.items": _LIVE, "door.keyless": ("set aside", False)}
+        assert not job.verify(spark=spark).equal, "a table that is set aside is not compared"
+        execute(case.server, "door", "ALTER TABLE keyless ADD COLUMN id INT PRIMARY KEY")
+        report = notebook.submit(lambda: job.run(until="live", spark=spark)).result()
+    assert [(table.phase, table.live) for table in report.tables] == [_LIVE] * 3
+    assert job.verify(spark=spark).equal
+    assert spark.range(3).count() == 3
+    assert capfd.readouterr() == ("", "")
 
 
 def test_many_tables_are_planned_from_python(case: JobCase, capfd: pytest.CaptureFixture[str]) -> None:

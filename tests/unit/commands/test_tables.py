@@ -11,18 +11,22 @@ from pathlib import Path
 import pytest
 
 from progress.state.cut import Cut, Target
+from progress.state.report import Observed
+from progress.store.observed import ObservedFile
 from progress.store.tables_store import TablesStore
 from tests.unit.commands.loaded_modules import heavy_of, loaded_by
 from tests.unit.progress.state.state_examples import DEFINITION, at, beginning
 from tests.unit.progress.store.tables_folder import MINUTE, PLAN, stored
 from vnode_backfill.commands.cli import execute
 from vnode_backfill.commands.tables.asked import asked_names, part_of
+from vnode_backfill.commands.tables.choose import is_of_file
 from vnode_backfill.commands.tables.verify import compare_tables
 from vnode_backfill.config.job import MergeMode, load_config
 from vnode_backfill.job.sink.description import Verdict
 from vnode_backfill.sinks.delta.sink import DeltaSink
 from vnode_backfill.verify.tasks_here import TasksHere
 from vnode_backfill.words.errors import ConfigError, PlanRefusedError
+from vnode_backfill.words.table_name import TableName
 
 NAMES = ("shop.Items", "shop.orders", "shop.order_lines")
 
@@ -134,6 +138,50 @@ def test_request_goes_to_all_tables_or_to_those_that_are_meant(asked: Asked) -> 
     }  # fmt: skip
     shown = json.loads(asked("status", "--json"))["requests"]
     assert [each["kind"] for each in shown] == ["pause", "rate_limit", "rescale", "resnapshot"]
+
+
+def test_the_limit_of_some_tables_counts_within_that_of_the_job(asked: Asked) -> None:
+    orders = ("--table", "shop.orders")
+    assert "(900 rows/s)" in asked("throttle", "--rows-per-second", "900", *orders), "the job has no limit"
+    assert "(no limit)" in asked("throttle", "--off", *orders)
+    asked("throttle", "--rows-per-second", "500")
+    assert "(60 rows/s)" in asked("throttle", "--rows-per-second", "60", *orders)
+    assert "(500 rows/s, which is the limit of the job)" in asked("throttle", "--rows-per-second", "501", *orders)
+    assert "(500 rows/s, which is the limit of the job)" in asked("throttle", "--off", "--table", "shop.order*")
+    every = ("--table", "shop.order*", "--table", "shop.Items")
+    assert "(501 rows/s)" in asked("throttle", "--rows-per-second", "501", *every), "it is the limit of the job then"
+    assert "(no limit)" in asked("throttle", "--off")
+    assert "(900 rows/s)" in asked("throttle", "--rows-per-second", "900", *orders)
+    assert asked.waiting()["shop.orders"] == ["rate_limit"] * 9
+
+
+def test_a_new_table_that_is_not_copied_is_named_by_status_and_listed(asked: Asked, tmp_path: Path) -> None:
+    store = TablesStore(str(tmp_path / "state"), "shop")
+    lease = store.acquire_lease("anna", MINUTE)
+    file = ObservedFile(store.folder, {}, lease.generation)
+    file.write(Observed(reported=("shop.later",)))
+    assert json.loads(asked("status", "--json"))["reported"] == ["shop.later"]
+    assert json.loads(asked("status", "--json", "--table", "shop.order*"))["reported"] == []
+    lines = [" ".join(line.split()) for line in asked("tables").splitlines()]
+    assert "shop.later new not copied, because mysql.new_tables is report" in lines
+    listed = json.loads(asked("tables", "--json"))["tables"]
+    assert [each["phase"] for each in listed if each["name"] == "shop.later"] == ["new"]
+    store.release()
+    assert json.loads(asked("status", "--json"))["reported"] == [], "nobody looks for tables now"
+
+
+def test_an_entry_in_other_letters_says_by_itself_that_a_table_is_copied_where_letters_are_the_same(
+    asked: Asked, tmp_path: Path
+) -> None:
+    values = json.loads(asked.file.read_text())
+    values["mysql"] |= {"tables": ["shop.o*", "Shop.Later"], "new_tables": "report"}
+    asked.file.write_text(json.dumps(values))
+    config, store = load_config(asked.file), TablesStore(str(tmp_path / "state"), "shop")
+    later, other = TableName("shop", "later"), TableName("shop", "other")
+    assert is_of_file(config, store, later, folded=True)
+    assert not is_of_file(config, store, later, folded=False)
+    assert not is_of_file(config, store, other, folded=True), "a pattern alone does not"
+    assert is_of_file(config, store, TableName("shop", "orders"), folded=False), "the job has it"
 
 
 def test_vnodes_and_keys_of_one_table_can_be_read_again_those_of_several_cannot(asked: Asked) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.config.test_job import load
 from vnode_backfill.config.choices import MergeMode, SchemaChanges, ZeroDates
 from vnode_backfill.config.job import Config
-from vnode_backfill.config.tables import Chosen, MeantTables, chosen_tables, priority_of, table_config
+from vnode_backfill.config.tables import Chosen, MeantTables, chosen_tables, only_reported, priority_of, table_config
 from vnode_backfill.config.templates import filled_folder, filled_series
 from vnode_backfill.words.errors import ConfigError
 from vnode_backfill.words.table_name import TableName, TablePattern
@@ -151,6 +151,28 @@ def test_a_table_is_a_job_of_its_own_with_its_settings(tmp_path: Path) -> None:
     other = table_config(config, USERS)
     assert (other.limits.rows_per_second, other.schema_changes) == (9, SchemaChanges.FOLLOW)
     assert (one.job, one.state, one.workers) == (config.job, config.state, config.workers)
+
+
+@pytest.mark.parametrize(
+    ("of_job", "of_table", "counts"),
+    [(100, 100_000, 100), (100, 7, 7), (100, None, 100), (None, 7, 7), (None, None, None), (100, 0, 0), (0, 7, 0)],
+)
+def test_a_table_is_read_at_its_own_limit_within_that_of_the_job(
+    tmp_path: Path, of_job: int | None, of_table: int | None, counts: int | None
+) -> None:
+    entry = {"table": "shop.orders", "rows_per_second": of_table}
+    config = job(tmp_path, entry, "crm.*", limits={"rows_per_second": of_job})
+    assert table_config(config, ORDERS).limits.rows_per_second == counts
+    assert table_config(config, USERS).limits.rows_per_second == of_job
+
+
+def test_a_new_table_that_an_entry_names_in_other_letters_is_copied_also_where_others_are_reported(
+    tmp_path: Path,
+) -> None:
+    config = job(tmp_path, "shop.*", "Shop.Orders", mysql={"new_tables": "report"})
+    assert only_reported(config, [ORDERS, ITEMS], fold_case=True) == (ITEMS,)
+    assert only_reported(config, [ORDERS, ITEMS], fold_case=False) == (ORDERS, ITEMS)
+    assert only_reported(job(tmp_path, "shop.*"), [ORDERS], fold_case=False) == ()
 
 
 def test_a_job_of_one_table_describes_itself(tmp_path: Path) -> None:

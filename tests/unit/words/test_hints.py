@@ -19,6 +19,7 @@ from vnode_backfill.words.hints import (
     RUN_AGAIN,
     TAKES_UP,
     accept,
+    for_new_table,
     for_table,
 )
 
@@ -105,3 +106,8 @@ def test_hints_that_name_what_to_run_are_worded_in_one_place() -> None:
         "vnode_backfill/job/tables/reopening.py",  # a job of many tables
     }, named
     assert Path(begin.__file__).read_text().count(f'"{RUN_AGAIN}"') == 2
+
+
+def test_a_table_without_a_state_is_tried_again_by_the_next_run_which_a_running_driver_would_refuse() -> None:
+    assert for_new_table(RUN_AGAIN) == "End the driver with `vnode-backfill stop`, if one runs, and run the job."
+    assert for_new_table("Apply each fix.") == "Apply each fix."

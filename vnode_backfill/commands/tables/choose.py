@@ -13,14 +13,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from progress.state.report import Report
+from progress.state.report import REPORTED, Report
 from progress.store.table_choices import TableChoice
 from progress.store.tables_store import TablesStore
 from vnode_backfill.commands.tables.asked import asked_names, held_names, stored_tables
 from vnode_backfill.commands.tables.status import find_tables_report
-from vnode_backfill.config.job import Config, NewTables
+from vnode_backfill.config.job import Config
 from vnode_backfill.config.table_entries import HIGHEST_PRIORITY
-from vnode_backfill.config.tables import is_chosen
+from vnode_backfill.config.tables import is_chosen, only_reported
 from vnode_backfill.job.open.locations import owner
 from vnode_backfill.job.open.writable import check_state_writable
 from vnode_backfill.job.tables.parts import stored_name, tables_store, with_choices
@@ -28,7 +28,7 @@ from vnode_backfill.words.errors import ConfigError, PlanRefusedError
 from vnode_backfill.words.finding import refuse, render
 from vnode_backfill.words.table_name import TableName, TablePattern
 
-__all__ = ["add_tables", "chosen_config", "list_tables_of_job", "remove_tables"]
+__all__ = ["add_tables", "chosen_config", "is_of_file", "list_tables_of_job", "remove_tables"]
 
 
 def chosen_config(config: Config) -> Config:
@@ -56,7 +56,11 @@ def add_tables(config: Config, names: Sequence[str], priority: int | None) -> in
     present = [str(name) for name in tables if str(name) in held_names(store)]
     if present:
         raise ConfigError(f"job {config.job} has {present[0]} already", hint=_AGAIN)
-    back = [str(name) for name in tables if priority is None and _is_of_file(config, store, name)]
+    back = [
+        str(name)
+        for name, folded in sorted(of_server.items())
+        if priority is None and is_of_file(config, store, name, folded=folded)
+    ]
     new = [
         _choice(str(name), wanted=True, priority=priority, folded=of_server[name])
         for name in tables
@@ -104,7 +108,7 @@ class _Listed:
     @property
     def note(self) -> str:
         if self.choice is None:
-            return ""
+            return "not copied, because mysql.new_tables is report" if self.phase == REPORTED else ""
         what = "added" if self.choice.wanted else "removed"
         priority = "" if self.choice.priority is None else f" with priority {self.choice.priority}"
         return f"{what}{priority} by {self.choice.who} on {self.choice.host}, {self.choice.asked_at:%Y-%m-%d %H:%M:%S}"
@@ -125,9 +129,10 @@ def _listed(store: TablesStore, report: Report | None) -> list[_Listed]:
         table.name: _Listed(table.name, table.phase, table.sink or _sink(store, table.name), choices.get(table.name))
         for table in tables
     }
+    new = {name: _Listed(name, REPORTED, "", None) for name in (report.observed.reported if report else ())}
     # A driver has not come round to it yet.
     waiting = {name: _Listed(name, "added", "", choice) for name, choice in choices.items() if choice.wanted}
-    return sorted({**waiting, **found}.values(), key=lambda each: each.name)
+    return sorted({**new, **waiting, **found}.values(), key=lambda each: each.name)
 
 
 def _sink(store: TablesStore, name: str) -> str:
@@ -184,12 +189,11 @@ def _of_server(config: Config, text: str) -> tuple[TableName, bool]:
     return found[0], listed.fold_case
 
 
-def _is_of_file(config: Config, store: TablesStore, name: TableName) -> bool:
+def is_of_file(config: Config, store: TablesStore, name: TableName, *, folded: bool) -> bool:
     """Whether the file alone says that the table is copied, once it is no longer removed."""
-    if not is_chosen(config, name):
+    if not is_chosen(config, name, fold_case=folded):
         return False
-    named = any(entry.table.exact == name for entry in config.mysql.tables)
-    return named or str(name) in store.names() or config.mysql.new_tables is NewTables.ADD
+    return str(name) in store.names() or not only_reported(config, [name], fold_case=folded)
 
 
 def _check_copyable(config: Config, store: TablesStore, new: Sequence[TableChoice], back: Collection[str]) -> None:

@@ -3,6 +3,7 @@ ended."""
 
 from __future__ import annotations
 
+import shlex
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from vnode_backfill.spark.session import StartingSession
     from vnode_backfill.spark.tasks import HasContext
 
+_NAMED = 8
+
 
 def run_tables(
     config: Config,
@@ -39,6 +42,20 @@ def run_tables(
     verbose: bool = False,
 ) -> int:
     """Create the job or take it up, and run it. Exit code 1 if a table has failed or is set aside, with the reasons."""
+    lost = run_to_end(config, until=until, master=master, face=face, asked_workers=asked_workers, verbose=verbose)
+    return 1 if lost else 0
+
+
+def run_to_end(
+    config: Config,
+    *,
+    until: str,
+    master: str | None,
+    face: str,
+    asked_workers: int | None = None,
+    verbose: bool = False,
+) -> dict[str, BackfillError]:
+    """The same; the tables that have failed or are set aside, with the reasons."""
     from vnode_backfill.job.open.writable import check_state_writable
     from vnode_backfill.job.tables.parts import tables_store
     from vnode_backfill.spark.session import session_starting
@@ -61,11 +78,11 @@ def run_tables(
             if not opened.tables:
                 store.release()
                 if opened.ended and not opened.aside:
-                    return 0
+                    return {}
                 raise opener.refuse(_nothing_to_copy(config, opened))
             _ask_for_workers(store, opened, asked_workers)
             try:
-                return _run_opened(opener, session, opened, until, _watch(config, store, face, faces))
+                return _run_opened(opener, session, opened, until, _watch(opener, face, faces))
             finally:
                 store.release()
 
@@ -83,13 +100,34 @@ def opening_lines(opened: OpenedTables) -> list[str]:
     return lines + [f"{name} is set aside: {error}" for name, error in sorted(opened.aside.items())]
 
 
+def lost_tables(tables: Sequence[RunningTable], aside: Mapping[str, BackfillError]) -> dict[str, BackfillError]:
+    """The tables that are not copied at the end of a run, and why."""
+    failures = {table.name: table.run.failure for table in tables if table.run.failure is not None}
+    failed = {name: BackfillError(each.message, detail=each.detail, hint=each.hint) for name, each in failures.items()}
+    return {**failed, **aside}
+
+
+def error_of(job: str, lost: Mapping[str, BackfillError]) -> BackfillError:
+    """The end of a run without these tables, as one error: why each is not copied, and what helps."""
+    names = sorted(lost)
+    shown, left = names[:_NAMED], len(names) - _NAMED
+    more = [f"and {left:,} more tables"] if left > 0 else []
+    # What refuses a table has a line of its own for each check.
+    reasons = [f"{name}: {lost[name].message}\n{lost[name].detail.strip()}".rstrip() for name in shown]
+    hints = [lost[name].hint or f"`vnode-backfill status --table {shlex.quote(name)}` shows more." for name in shown]
+    return BackfillError(
+        f"job {job} has ended without {', '.join(shown + more)}",
+        detail="\n".join(reasons + more),
+        hint=hints[0] if len(names) == 1 else "\n".join(map(": ".join, zip(shown, hints, strict=True))),
+    )
+
+
 def ending_lines(tables: Sequence[RunningTable], aside: Mapping[str, BackfillError]) -> list[str]:
     """Why tables have ended, where that is not because they were asked to."""
-    lines = []
+    lines, lost = [], lost_tables(tables, {})
     for table in tables:
-        if table.run.failure is not None:
-            failure = table.run.failure
-            lines.append(f"{table.name}: {BackfillError(failure.message, detail=failure.detail, hint=failure.hint)}")
+        if table.name in lost:
+            lines.append(f"{table.name}: {lost[table.name]}")
         elif isinstance(table.run.ending, Ended):
             lines.append(_ended_line(table.name, table.run.coordinator.saved.schema.ended))
     return lines + [f"{name} is set aside: {error}" for name, error in sorted(aside.items())]
@@ -123,15 +161,16 @@ def _nothing_to_copy(config: Config, opened: OpenedTables) -> BackfillError:
     return kind(f"none of the {len(opened.aside)} tables can be copied; {name}: {error.message}", detail=error.detail, hint=error.hint)  # fmt: skip
 
 
-def _watch(config: Config, store: TablesStore, face: str, faces: Faces) -> TablesWatch:
+def _watch(opener: TablesOpener, face: str, faces: Faces) -> TablesWatch:
     from vnode_backfill.job.tables.watch import TablesWatch
 
-    return TablesWatch(config, store, face, faces, sink=configured_sink(config).target)
+    config, sink = opener.config, configured_sink(opener.config).target
+    return TablesWatch(config, opener.store, face, faces, sink=sink, reported=lambda: opener.reported)
 
 
 def _run_opened(
     opener: TablesOpener, session: StartingSession, opened: OpenedTables, until: str, watch: TablesWatch
-) -> int:
+) -> dict[str, BackfillError]:
     from vnode_backfill.job.run.loop import Until
     from vnode_backfill.job.tables.tables_job import JobParts, TablesJob
 
@@ -149,8 +188,7 @@ def _run_opened(
     for table in job.tables:
         table.services.sink.close()
     say(*ending_lines(job.tables, job.aside))
-    failed = [table.name for table in job.tables if table.run.failure is not None]
-    return 1 if failed or job.aside else 0
+    return lost_tables(job.tables, job.aside)
 
 
 def _ask_for_workers(store: TablesStore, opened: OpenedTables, asked: int | None) -> None:

@@ -53,6 +53,8 @@ def find_tables_report(config: Config, only: Sequence[str] = ()) -> Report | Non
     if found is None:
         return find_planning_report(config)
     observed, seen = _observed(config, store, found.lease)
+    if only:
+        observed = replace(observed, reported=())
     reports = {
         name: _of_table(Subject(name, name, _target(config, name)), each, observed, seen.get(name, TableSeen()))
         for name, each in found.tables.items()

@@ -13,6 +13,8 @@ A table is opened as a job of one table is (`job.open`), under the job's lease. 
 - A table that the file no longer names is let go: its state is removed, its target stays. One that the file names and
   the server does not have is opened all the same: the log says what became of it. Once the table has ended, and while
   the server does not have it again, there is nothing to open.
+- A new table that the file wants to be reported only (`mysql.new_tables`) is looked for in the same way. It is named
+  as long as the server has it and nobody adds it. One that an earlier driver has set aside is not new.
 - A table that was removed by hand is not opened, and its state stays: once it is added again it continues. A running
   job looks for such choices all the time, so nothing depends on when one was made.
 """
@@ -30,8 +32,8 @@ from typing import TypeVar
 from consume_upstream.log.offset import CdcOffset
 from consume_upstream.upstream_table import UpstreamTable
 from progress.store.tables_store import TablesStore
-from vnode_backfill.config.job import Config, NewTables
-from vnode_backfill.config.tables import Chosen, MeantTables, is_chosen, priority_of
+from vnode_backfill.config.job import Config
+from vnode_backfill.config.tables import Chosen, MeantTables, is_chosen, only_reported, priority_of
 from vnode_backfill.job.open.begin import Beginning
 from vnode_backfill.job.open.create import (
     Planned,
@@ -59,7 +61,7 @@ from vnode_backfill.job.tables.parts import part_config, stored_name, with_choic
 from vnode_backfill.job.tables.running_table import OpenedTable
 from vnode_backfill.words.errors import BackfillError, FencedError, LawBrokenError, PlanRefusedError
 from vnode_backfill.words.finding import refuse
-from vnode_backfill.words.hints import for_table
+from vnode_backfill.words.hints import for_new_table, for_table
 from vnode_backfill.words.schema_change import CreatedTable
 from vnode_backfill.words.table_name import TableName
 
@@ -81,7 +83,7 @@ class OpenedTables:
     removed: list[str] = field(default_factory=list)
     taken_out: list[str] = field(default_factory=list)
     """Tables that were removed by hand. Their state stays."""
-    reported: list[str] = field(default_factory=list)
+    reported: tuple[str, ...] = ()
     """New tables that a pattern matches, and that the file says are only to be reported."""
     ended: dict[str, str] = field(default_factory=dict)
     """Tables that were dropped or renamed, and are still gone, with the offset at which that was."""
@@ -110,6 +112,8 @@ class TablesOpener:
         self._asked: UpstreamTable | None = None
         self._looked: CdcOffset | None = None
         """The end of the log when tables were looked for last."""
+        self.reported: tuple[str, ...] = ()
+        """New tables that were seen at the last look, and that are only to be reported."""
 
     def open(self) -> OpenedTables:
         """Every table, with the job's lease taken. Raises only for what concerns all of them."""
@@ -170,16 +174,23 @@ class TablesOpener:
         """Create tables that the server has by now, and that neither the job nor `known` has."""
         since, self._looked = self._looked, self._end_of_log()
         chosen = configured_tables(self.config, list_tables(self.config))
-        names = [name for name in chosen.tables if str(name) not in known]
-        if self.config.mysql.new_tables is NewTables.REPORT:
-            names = [name for name in names if _is_named(self.config, name)]
+        before, new = self.reported, [name for name in chosen.tables if str(name) not in known]
+        names = self._to_copy(new)
+        for name in self.reported:
+            if name not in before:
+                log.info("table appeared and is not copied, because mysql.new_tables is report table=%s", name)
         if names:
             self._create(names, chosen, look_at_server(self.config, estimated_rows=0), done, since)
 
+    def _to_copy(self, new: Sequence[TableName]) -> list[TableName]:
+        """Those of the new tables that are copied; the others are `reported` from now on."""
+        left = only_reported(self.config, new, fold_case=self._fold_case)
+        self.reported = tuple(map(str, left))
+        return [name for name in new if name not in left]
+
     def _may_have_appeared(self) -> bool:
-        mysql = self.config.mysql
-        varies = any(entry.table.exact is None for entry in mysql.tables)
-        if not varies or mysql.new_tables is NewTables.REPORT or time.monotonic() - self._looked_at < _LOOK_SECONDS:
+        varies = any(entry.table.exact is None for entry in self.config.mysql.tables)
+        if not varies or time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return False
         self._looked_at = time.monotonic()
         return True
@@ -220,10 +231,10 @@ class TablesOpener:
         done.ended = self._ended = self._still_gone([name for name in kept if name not in listed.rows])
         self._take_up([name for name in kept if str(name) not in done.ended], done)
         new = [name for name in (*chosen.tables, *chosen.missing) if name not in held]
-        if exists and config.mysql.new_tables is NewTables.REPORT:
-            named = [name for name in new if _is_named(config, name)]
-            done.reported = [str(name) for name in new if name not in named]
-            new = named
+        if exists:
+            tried = self.store.aside()
+            copied = self._to_copy([name for name in new if str(name) not in tried])
+            new, done.reported = [name for name in new if name in copied or str(name) in tried], self.reported
         server = look_at_server(config, estimated_rows=sum(listed.rows.get(name, 0) for name in new))
         if not exists:
             refuse(server.findings)
@@ -381,7 +392,7 @@ class TablesOpener:
         kept: dict[TableName, Result] = {}
         for name, each in found:
             if isinstance(each, BackfillError):
-                done.aside[str(name)] = each
+                done.aside[str(name)] = each.hinted(for_new_table(each.hint))
                 self._plans.forget_if_refused(each, str(name))
             else:
                 kept[name] = each
@@ -402,8 +413,3 @@ def _sort_in(done: OpenedTables, name: TableName, found: OpenedTable | BackfillE
         done.aside[str(name)] = found.hinted(for_table(found.hint, str(name)))
     else:
         done.tables.append(found)
-
-
-def _is_named(config: Config, name: TableName) -> bool:
-    """Whether the file names the table itself, not by a pattern."""
-    return any(entry.table.exact == name for entry in config.mysql.tables)

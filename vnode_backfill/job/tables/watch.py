@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from consume_upstream.log.offset import CdcOffset
@@ -116,8 +116,17 @@ class TablesWatch:
     """Shows one run of a job of many tables; see `job.run.watch.Watch`."""
 
     def __init__(
-        self, config: Config, store: TablesStore, face: str, faces: Faces, *told: Reporter, sink: str = ""
+        self,
+        config: Config,
+        store: TablesStore,
+        face: str,
+        faces: Faces,
+        *told: Reporter,
+        sink: str = "",
+        reported: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
+        """`reported` names new tables that are not copied."""
+        self._reported = reported
         self._subject = Subject(config.job, "", sink)
         self._driver = f"{owner()} on {socket.gethostname()}, process {os.getpid()}"
         self._metrics, web = faces.metrics, faces.web
@@ -167,6 +176,7 @@ class TablesWatch:
             driver=self._driver if running else "",
             retry=retried,
             task_slots=tables[0].performer.task_slots if tables else None,
+            reported=self._reported(),
         )
         subject = replace(self._subject, source=f"{len({*reports, *aside})} tables")
         if not self._grid or not running or now - self._grid_at > _GRID_EVERY:

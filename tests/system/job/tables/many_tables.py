@@ -149,7 +149,7 @@ class Here:
     def __init__(self, case: Tables, spark: SparkSession) -> None:
         self.config = case.loaded_config()
         self.store = tables_store(self.config)
-        opener = TablesOpener(self.config, self.store, lambda: None)
+        self.opener = opener = TablesOpener(self.config, self.store, lambda: None)
         self.opened: OpenedTables = opener.open()
         services = services_for(self.config, spark, CdcBackfillMetrics())
         parts = JobParts(

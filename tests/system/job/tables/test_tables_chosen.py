@@ -12,9 +12,13 @@ from pyspark.sql import SparkSession
 
 from devkit.mysql import MySqlServer
 from devkit.waiting import wait_for
+from progress.faces.terminal import status_text
 from tests.system.job.tables.many_tables import Here, Tables
+from tests.system.job.tables.test_tables_watched import Watched
 from tests.system.job_case import execute
 from vnode_backfill.commands.cli import execute as command
+from vnode_backfill.commands.tables.status import find_tables_report
+from vnode_backfill.job.tables import open as opening
 
 Tell = Callable[..., str]
 
@@ -78,6 +82,41 @@ def test_tables_come_and_go_while_the_others_stay_live(case: Tables, spark: Spar
             assert "has" in tell("add", "texts", code=2)
     assert Here(case, spark).run() == {}
     assert case.wrong() == {}
+
+
+def test_a_table_that_is_only_to_be_reported_is_named_until_it_is_added(
+    case: Tables, spark: SparkSession, tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "_LOOK_SECONDS", 0.5)
+    case.mysql = {**case.mysql, "new_tables": "report"}
+    del case.shapes["pairs"], case.shapes["days"]
+    execute(case.server, DATABASE, "CREATE TABLE nokey (a INT)")
+    with Watched(case, spark).running() as here:
+        here.until_live("numbers", "texts")
+        assert _reported(case) == []
+        case.create("nights", "numbers")
+        wait_for(lambda: _reported(case) == [f"{DATABASE}.nights"], "nights is reported", seconds=120)
+        report = find_tables_report(case.loaded_config())
+        assert report is not None
+        assert f"new        {DATABASE}.nights: not copied, because mysql.new_tables is report" in status_text(report)
+        assert _listed(tell) == {"nights": "new", "nokey": "set aside", "numbers": "live", "texts": "live"}
+        tell("add", "nights")
+        here.until_live("nights")
+        wait_for(lambda: _reported(case) == [], "nights is not new any more", seconds=120)
+        case.create("towns", "texts")
+        wait_for(lambda: _reported(case) == [f"{DATABASE}.towns"], "towns is reported", seconds=120)
+    again = Here(case, spark)
+    assert (again.opened.reported, again.opened.created) == ((f"{DATABASE}.towns",), 0)
+    assert list(again.opened.aside) == [f"{DATABASE}.nokey"], "it is not new, so it is tried again"
+    assert again.run() == {}
+    del case.shapes["towns"]
+    assert case.wrong() == {}
+
+
+def _reported(case: Tables) -> list[str] | None:
+    """What `status` names as new and not copied."""
+    report = find_tables_report(case.loaded_config())
+    return None if report is None else json.loads(report.to_json())["reported"]
 
 
 def _refuses_what_cannot_be_added(tell: Tell) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.system.job.tables.many_tables import ROWS, SHAPES, Here, Tables, fres
 from tests.system.job_case import execute
 from vnode_backfill.commands.resnapshot import resnapshot
 from vnode_backfill.job.tables.parts import part_config
+from vnode_backfill.job.tables.running_table import RunningTable
 from vnode_backfill.words.errors import BackfillError
 from vnode_backfill.words.table_name import TableName
 
@@ -46,6 +48,32 @@ def test_every_table_is_copied_and_followed_under_transactions_over_several(
     assert (again.opened.created, len(again.opened.tables)) == (0, len(tables.shapes))
     assert again.run() == {}
     assert tables.wrong() == {}
+
+
+class InOrder(Here):
+    """Remembers in which order tables became live."""
+
+    live: tuple[str, ...] = ()
+
+    def look(self, tables: Sequence[RunningTable], aside: Mapping[str, BackfillError]) -> None:  # noqa: ARG002
+        found = [table.name.rpartition(".")[2] for table in tables if table.run.coordinator.saved.is_live]
+        self.live += tuple(name for name in found if name not in self.live)
+
+
+@pytest.mark.parametrize("source_server", ["mariadb"], indirect=True)
+def test_the_table_with_a_priority_is_live_first_and_then_the_smallest(
+    source_server: SqlServer, database: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """An epoch has time for about 400 rows, so each table needs several, also if one of them goes to another table."""
+    case = fresh(source_server, database, tmp_path, limits={"rows_per_second": 400, "range_rows": 50})
+    case.mysql = {"tables": [f"{database}.*", {"table": f"{database}.numbers", "priority": 1}]}
+    for name, rows in (("numbers", 2000), ("pairs", 2400), ("texts", 1200)):
+        case.create(name, name, rows)
+        execute(case.server, database, f"ANALYZE TABLE {name}")
+    here = InOrder(case, spark)
+    assert here.run() == {}
+    assert here.live == ("numbers", "texts", "pairs")
+    assert case.wrong() == {}
 
 
 SEAMS = (

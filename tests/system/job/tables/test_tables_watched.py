@@ -67,7 +67,9 @@ class Watched(Here):
         super().__init__(case, spark)
         self.page = Page()
         faces = Faces(self.page.metrics, self.page, ())
-        self._watch = TablesWatch(self.config, self.store, Face.QUIET, faces, sink="delta")
+        self._watch = TablesWatch(
+            self.config, self.store, Face.QUIET, faces, sink="delta", reported=lambda: self.opener.reported
+        )
 
     def look(self, tables: Sequence[RunningTable], aside: Mapping[str, BackfillError]) -> None:
         self._watch.look(tables, aside)

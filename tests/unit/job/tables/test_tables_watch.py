@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ from consume_upstream.log.offset import CdcOffset
 from consume_upstream.upstream_table import HeldLog
 from progress.faces.metrics import CdcBackfillMetrics
 from progress.faces.reporters import NullReporter
-from progress.faces.terminal import Face
+from progress.faces.terminal import Face, status_text
 from progress.state.report import JobPhase, Report
 from progress.state.target_health import TargetHealth, VectorHealth
 from progress.store.tables_store import TablesStore
@@ -85,7 +86,10 @@ class Watched:
         faces = Faces(self.metrics, NullReporter(), ())
         ui = SimpleNamespace(stalled_after=SimpleNamespace(total_seconds=lambda: 600.0))
         config = SimpleNamespace(job="shop", storage=SimpleNamespace(options={}), ui=ui)
-        self.watch = TablesWatch(cast(Config, config), store, Face.QUIET, faces, self.shown)
+        self.reported: tuple[str, ...] = ()
+        self.watch = TablesWatch(
+            cast(Config, config), store, Face.QUIET, faces, self.shown, reported=lambda: self.reported
+        )
 
     def look(self, *tables: Table) -> Report:
         self.watch._shown_at = -1e9
@@ -118,6 +122,19 @@ def test_targets_and_slower_epochs_of_tables_are_shown_also_when_nothing_happens
     assert (found.observed.target and found.observed.target.files) == 6
     assert (watched.value("target_files"), watched.value("epoch_lengthening")) == (6, 4)
     assert watched.value("vector_share") == 0.25
+
+
+def test_new_tables_that_are_not_copied_are_shown_as_long_as_there_are_some(watched: Watched) -> None:
+    watched.reported = tuple(f"shop.new_{number}" for number in range(22))
+    report = watched.look(Table("a", live_job(), seen_with()))
+    assert json.loads(report.to_json())["reported"] == list(watched.reported)
+    (line,) = [line for line in status_text(report).splitlines() if line.startswith("new ")]
+    assert line.startswith("new        shop.new_0, ")
+    assert line.endswith("shop.new_19 and 2 more: not copied, because mysql.new_tables is report")
+    watched.reported = ()
+    after = watched.look(Table("a", live_job(), seen_with()))
+    assert json.loads(after.to_json())["reported"] == []
+    assert "mysql.new_tables" not in status_text(after)
 
 
 def test_retention_is_that_of_the_table_for_which_least_is_captured(watched: Watched) -> None:

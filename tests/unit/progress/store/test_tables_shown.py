@@ -108,11 +108,11 @@ def test_dropped_job_has_no_tables_and_its_driver_is_fenced(tmp_path: Path) -> N
 def test_driver_notes_what_it_knows_of_each_table(tmp_path: Path) -> None:
     report = tables_report(6)
     file = ObservedFile(str(tmp_path), {}, 1)
-    file.write(Observed(rows_per_second=5.0), tables_seen(report))
+    file.write(Observed(rows_per_second=5.0, reported=("shop.later",)), tables_seen(report))
     found = file.read_with_tables()
     assert found is not None
     seen, tables = found
-    assert seen.rows_per_second == 5.0
+    assert (seen.rows_per_second, seen.reported) == (5.0, ("shop.later",))
     assert tables["shop.table_001"] == TableSeen(True, 0.4, 1.3)
     assert (tables["shop.table_003"].driven, tables["shop.audit"].driven) == (False, False)
     assert tables["shop.table_004"].retry == "the connection to the source was lost"
