@@ -15,6 +15,7 @@ from datetime import timedelta
 from progress.state.backfill_state import BackfillState, Request
 from progress.state.parked import ParkedDocument
 from progress.state.report import AskedRequest
+from progress.state.tables_report import vnodes_of_job
 from progress.store.checkpoint_form import CheckpointForm
 from progress.store.lease import Lease
 from progress.store.reader import Shown, folder_name
@@ -105,6 +106,11 @@ class TablesStore:
         """Per table how many vnodes it has."""
         with self._shared.pinned() as held:
             return {name: identity_of(rows)[1] for name, rows in held.items()}
+
+    def vnode_count(self) -> int | None:
+        """How many vnodes the job has; None if there is no job."""
+        counts = self.vnode_counts()
+        return vnodes_of_job(counts.values()) if counts else None
 
     def append_requests(self, requests: Mapping[str, Request], who: str, host: str) -> dict[str, int]:
         """Write down what is asked of these tables, in one step; per table the number that its request gets."""

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from progress.state.cut import Cut, Target
 from progress.store.tables_store import TablesStore
@@ -134,6 +135,17 @@ def test_request_goes_to_all_tables_or_to_those_that_are_meant(asked: Asked) -> 
     }  # fmt: skip
     shown = json.loads(asked("status", "--json"))["requests"]
     assert [each["kind"] for each in shown] == ["pause", "rate_limit", "rescale", "resnapshot"]
+
+
+def test_another_number_of_vnodes_is_refused_before_anything_is_written(asked: Asked, tmp_path: Path) -> None:
+    def commits() -> int:
+        return DeltaTable(tmp_path / "state" / "shop" / "checkpoints").version()
+
+    before = commits()
+    refused = asked("run", "--vnodes", "8", code=2)
+    assert "job shop has 4 vnodes; --vnodes 8 cannot change that" in refused
+    assert "Leave --vnodes out" in refused
+    assert commits() == before
 
 
 def test_vnodes_and_keys_of_one_table_can_be_read_again_those_of_several_cannot(asked: Asked) -> None:

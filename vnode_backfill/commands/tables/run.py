@@ -35,6 +35,7 @@ def run_tables(
     until: str,
     master: str | None,
     face: str,
+    asked_vnodes: int | None = None,
     asked_workers: int | None = None,
     verbose: bool = False,
 ) -> int:
@@ -45,6 +46,8 @@ def run_tables(
 
     _check_mode(config)
     check_state_writable(config)
+    store = tables_store(config)
+    _check_vnodes(config, store, asked_vnodes)
     daemon = configured_sink(config).daemon_module
     sized, are_live = sized_session(config)
     with session_starting(sized, master, quiet=not verbose, daemon_module=daemon, at_once=not are_live) as session:
@@ -53,7 +56,6 @@ def run_tables(
         from vnode_backfill.job.tables.open import TablesOpener
 
         load_kernels()
-        store = tables_store(config)
         with closing(Faces.open(config)) as faces:
             opener = TablesOpener(config, store, session.required, for_threads(say))
             opened = opener.open()
@@ -111,6 +113,14 @@ def _check_mode(config: Config) -> None:
             "mysql.cdc.startup_mode is snapshot, which ends with a handoff: a job of many tables has none",
             hint="Use `startup_mode: initial` and run it with `--until live`.",
         )
+
+
+def _check_vnodes(config: Config, store: TablesStore, asked: int | None) -> None:
+    count = None if asked is None else store.vnode_count()
+    if count is not None:
+        from vnode_backfill.job.open.resume import check_vnodes
+
+        check_vnodes(config.job, count, asked)
 
 
 def _nothing_to_copy(config: Config, opened: OpenedTables) -> BackfillError:

@@ -7,6 +7,7 @@ A table is opened as a job of one table is (`job.open`), under the job's lease. 
 - Tables that begin together begin at one offset. It is taken when the definitions of all of them were read, and before
   any of them is planned. So from their first epoch on they read the log together.
 - A table exists from its first commit on. Tables that are created together have one.
+- A table that joins the job has the job's number of vnodes (`joining`).
 - A table that appears while the job runs is not read, if the log since the last look shows its CREATE: whatever the
   table holds is in the log after it. A CREATE TABLE IF NOT EXISTS proves nothing, because the table may have been
   there.
@@ -55,6 +56,7 @@ from vnode_backfill.job.open.source import (
 )
 from vnode_backfill.job.open.writable import check_writable
 from vnode_backfill.job.tables.examine import at_once
+from vnode_backfill.job.tables.joining import with_vnodes_of_job
 from vnode_backfill.job.tables.parts import part_config, stored_name, with_choices
 from vnode_backfill.job.tables.running_table import OpenedTable
 from vnode_backfill.words.errors import BackfillError, FencedError, LawBrokenError, PlanRefusedError
@@ -117,6 +119,7 @@ class TablesOpener:
         exists = store.exists()
         if exists:
             acquire(config, store)
+            self.config = self._file = with_vnodes_of_job(config, store)
         else:
             self._plans.notes.check_free()
         try:
