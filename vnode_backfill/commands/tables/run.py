@@ -164,13 +164,20 @@ def _run_opened(
 
 
 def _ask_for_workers(store: TablesStore, opened: OpenedTables, asked: int | None) -> None:
-    """A number of workers given on the command line rescales tables that have another."""
+    """A number of workers given on the command line rescales tables that have another, and holds for later ones."""
     from progress.state.backfill_state import Request, RequestKind
 
-    others = [table.name for table in opened.tables if asked not in (None, len(table.opened.state.assignment))]
-    if asked is not None and others:
-        request = Request(0, RequestKind.RESCALE, workers=asked)
-        store.append_requests(dict.fromkeys(others, request), owner(), socket.gethostname())
+    if asked is None:
+        return
+    others = [table.name for table in opened.tables if asked != len(table.opened.state.assignment)]
+    request = Request(0, RequestKind.RESCALE, workers=asked)
+    if any(replace(each.request, id=0) == request for each in store.asked_of_every()):
+        every = None
+    else:
+        running, every = {table.name for table in opened.tables}, request
+        others += [name for name in store.names() if name not in running]
+    if others or every:
+        store.append_requests(dict.fromkeys(others, request), owner(), socket.gethostname(), every=every)
 
 
 def _wait_for_session(config: Config, store: TablesStore, session: StartingSession) -> None:
