@@ -190,6 +190,14 @@ def _known(fold: Callable[[list[Value]], Value], values: Iterable[Value | None])
     return fold(found) if found else None
 
 
+def vnodes_of_job(counts: Iterable[int]) -> int:
+    """How many vnodes a job of tables with these counts has: what most tables have, or the lowest of equals.
+
+    Only a job that an earlier release has written to may have more than one count.
+    """
+    return min(Counter(counts).items(), key=lambda each: (-each[1], each[0]))[0]
+
+
 class KnownNumbers:
     """Rows and phases of the vnodes of each table, kept while its report has the same ones."""
 
@@ -207,10 +215,13 @@ class KnownNumbers:
 def grid_of(parts: Sequence[Report], known: KnownNumbers | None = None) -> tuple[VnodeProgress, ...]:
     """Each vnode of the job: the rows of all tables, and the phase of the table that is least far.
 
-    Who asks again and again keeps what is `known`: most tables have not changed since.
+    Tables of another number of vnodes, which earlier releases let in, are left out. Who asks again and again keeps what
+    is `known`: most tables have not changed since.
     """
-    if not parts or len({len(part.vnodes) for part in parts}) != 1:
-        return parts[0].vnodes if parts else ()
+    if not parts:
+        return ()
+    count = vnodes_of_job(len(part.vnodes) for part in parts)
+    parts = [part for part in parts if len(part.vnodes) == count]
     numbers = [_numbers(part.vnodes) if known is None else known.of(part) for part in parts]
     rows = np.sum([each for each, _ in numbers], axis=0).tolist()
     phases = np.min([each for _, each in numbers], axis=0).tolist()

@@ -15,11 +15,12 @@ from datetime import timedelta
 from progress.state.backfill_state import BackfillState, Request
 from progress.state.parked import ParkedDocument
 from progress.state.report import AskedRequest
+from progress.state.tables_report import vnodes_of_job
 from progress.store.checkpoint_form import CheckpointForm
 from progress.store.lease import Lease
 from progress.store.reader import Shown, folder_name
 from progress.store.rows.checkpoint_rows import identity_of
-from progress.store.rows.request_rows import REQUEST_SCHEMA
+from progress.store.rows.request_rows import EVERY, REQUEST_SCHEMA, read_requests
 from progress.store.shared_checkpoints import JobCheckpoints, OfAll, SharedCheckpoints
 from progress.store.state_form import StateFolder
 from progress.store.state_table import DEFAULT_RETENTION, Retention, StateTable
@@ -106,12 +107,28 @@ class TablesStore:
         with self._shared.pinned() as held:
             return {name: identity_of(rows)[1] for name, rows in held.items()}
 
-    def append_requests(self, requests: Mapping[str, Request], who: str, host: str) -> dict[str, int]:
-        """Write down what is asked of these tables, in one step; per table the number that its request gets."""
+    def vnode_count(self) -> int | None:
+        """How many vnodes the job has; None if there is no job."""
+        counts = self.vnode_counts()
+        return vnodes_of_job(counts.values()) if counts else None
+
+    def append_requests(
+        self, requests: Mapping[str, Request], who: str, host: str, *, every: Request | None = None
+    ) -> dict[str, int]:
+        """Write down what is asked of these tables, in one step; per table the number that its request gets.
+
+        `every` is what holds for tables that join the job later.
+        """
         with self._shared.pinned() as held:
             ids = {identity_of(held[name])[0]: name for name in requests}
-        numbers = self._whole.append_requests({job: requests[name] for job, name in ids.items()}, who, host)
-        return {ids[job]: number for job, number in numbers.items()}
+        asked = {job: requests[name] for job, name in ids.items()}
+        numbers = self._whole.append_requests(asked if every is None else {**asked, EVERY: every}, who, host)
+        return {ids[job]: number for job, number in numbers.items() if job in ids}
+
+    def asked_of_every(self) -> tuple[AskedRequest, ...]:
+        """What was last asked of all tables, oldest first: it holds for those that join the job."""
+        _, rows = self._whole.requests_since(_NEVER)
+        return () if rows is None else read_requests(rows, EVERY)
 
     def note_aside(self, aside: Mapping[str, BackfillError]) -> None:
         """Store which tables are not copied and why, by the driver that holds the lease."""

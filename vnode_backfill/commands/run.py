@@ -49,7 +49,10 @@ def run(
     if config.many:
         from vnode_backfill.commands.tables.run import run_tables
 
-        return run_tables(config, until=until, master=master, face=face, asked_workers=asked_workers, verbose=verbose)
+        return run_tables(
+            config, until=until, master=master, face=face, asked_vnodes=asked_vnodes, asked_workers=asked_workers,
+            verbose=verbose,
+        )  # fmt: skip
     from vnode_backfill.job.open import handoff
     from vnode_backfill.job.open.writable import check_writable
     from vnode_backfill.spark.session import session_starting

@@ -4,11 +4,15 @@ The `requests` table holds one row per request, oldest first. A writer writes th
 so that it stays one small file, and only on top of the version just read: two who ask at once get two numbers, never
 the same. A request is numbered per job, from 1. The driver acknowledges it in a checkpoint; the row stays, for those
 who look.
+
+What was asked of all tables of a job of many holds for tables that join it later. So the write that asks them all has
+one more row, under `EVERY` in place of a job's id. Of these rows only the last one of each matter is kept: the rate
+limit, the pause, the workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -33,10 +37,23 @@ REQUEST_SCHEMA = pa.schema(
         ("asked_at", pa.timestamp("us", tz="UTC")),
     ]
 )
+EVERY = "*"
+"""No id of a job. Releases that do not know it leave its rows as they are."""
+_MATTERS = {
+    RequestKind.RATE_LIMIT: "rate limit",
+    RequestKind.PAUSE: "pause",
+    RequestKind.RESUME: "pause",
+    RequestKind.RESCALE: "workers",
+}
 _ROWS_KEPT = 1000
 """A forgotten request has long been acted on: nobody asks a thousand things within an epoch."""
 _ROWS_KEPT_OF_MANY = 50
 """Of each table that is asked together with others: a thousand of them still fit a small file."""
+
+
+def holds(request: Request) -> bool:
+    """Whether it holds until it is asked otherwise. What is done once, as a stop, does not."""
+    return request.kind in _MATTERS and not request.accept
 
 
 def with_requests(rows: pa.Table, asked: Mapping[str, AskedRequest]) -> tuple[pa.Table, dict[str, int]]:
@@ -45,14 +62,20 @@ def with_requests(rows: pa.Table, asked: Mapping[str, AskedRequest]) -> tuple[pa
     The tables of a job of many are asked together, in one write. The more there are, the fewer rows each one keeps.
     """
     kept = [as_schema(rows_where(rows, (job not in asked for job in rows["job"].to_pylist())), REQUEST_SCHEMA)]
-    most = _ROWS_KEPT if len(asked) == 1 else _ROWS_KEPT_OF_MANY
+    most = _ROWS_KEPT if len(asked.keys() - {EVERY}) == 1 else _ROWS_KEPT_OF_MANY
     numbers: dict[str, int] = {}
     for job, new in asked.items():
         own = read_requests(rows, job)
         numbers[job] = max((each.request.id for each in own), default=0) + 1
         numbered = replace(new, request=replace(new.request, id=numbers[job]))
-        kept.append(_to_rows(job, [*own, numbered][-most:]))
+        kept.append(_to_rows(job, _last_of_each([*own, numbered]) if job == EVERY else [*own, numbered][-most:]))
     return pa.concat_tables(kept), numbers
+
+
+def _last_of_each(asked: Sequence[AskedRequest]) -> list[AskedRequest]:
+    """The last request of each matter, oldest first."""
+    last = {_MATTERS[each.request.kind]: each for each in asked}
+    return sorted(last.values(), key=lambda each: each.request.id)
 
 
 def read_requests(rows: pa.Table, job: str) -> tuple[AskedRequest, ...]:

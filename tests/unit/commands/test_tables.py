@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
+from progress.state.backfill_state import Request, RequestKind
 from progress.state.cut import Cut, Target
 from progress.state.report import Observed
 from progress.store.observed import ObservedFile
@@ -20,6 +22,7 @@ from tests.unit.progress.store.tables_folder import MINUTE, PLAN, stored
 from vnode_backfill.commands.cli import execute
 from vnode_backfill.commands.tables.asked import asked_names, part_of
 from vnode_backfill.commands.tables.choose import is_of_file
+from vnode_backfill.commands.tables.requests import ask_tables
 from vnode_backfill.commands.tables.verify import compare_tables
 from vnode_backfill.config.job import MergeMode, load_config
 from vnode_backfill.job.sink.description import Verdict
@@ -52,13 +55,19 @@ class Asked:
         assert found == code, printed
         return printed.out + printed.err
 
-    def waiting(self) -> dict[str, list[str]]:
+    def of_every(self) -> list[tuple[str, int | None, int]]:
+        """What is kept for tables that join the job: kind, rate limit, workers."""
+        asked = [each.request for each in TablesStore(str(self._folder / "state"), "shop").asked_of_every()]
+        return [(str(each.kind), each.rows_per_second, each.workers or len(each.assignment)) for each in asked]
+
+    def waiting(self, *more: str) -> dict[str, list[str]]:
         """Per table what was asked of it and nobody has done yet."""
         store = TablesStore(str(self._folder / "state"), "shop")
         store.acquire_lease("anna", MINUTE)
-        for name in NAMES:
+        names = (*NAMES, *more)
+        for name in names:
             store.table(name).acquire_lease("anna", MINUTE)
-        found = store.unacknowledged(dict.fromkeys(NAMES, beginning(PLAN, workers=2)))
+        found = store.unacknowledged(dict.fromkeys(names, beginning(PLAN, workers=2)))
         store.release()
         return {name: [str(each.kind) for each in asked] for name, asked in found.items()}
 
@@ -149,7 +158,7 @@ def test_the_limit_of_some_tables_counts_within_that_of_the_job(asked: Asked) ->
     assert "(500 rows/s, which is the limit of the job)" in asked("throttle", "--rows-per-second", "501", *orders)
     assert "(500 rows/s, which is the limit of the job)" in asked("throttle", "--off", "--table", "shop.order*")
     every = ("--table", "shop.order*", "--table", "shop.Items")
-    assert "(501 rows/s)" in asked("throttle", "--rows-per-second", "501", *every), "it is the limit of the job then"
+    assert "(500 rows/s, which is the limit of the job)" in asked("throttle", "--rows-per-second", "501", *every)
     assert "(no limit)" in asked("throttle", "--off")
     assert "(900 rows/s)" in asked("throttle", "--rows-per-second", "900", *orders)
     assert asked.waiting()["shop.orders"] == ["rate_limit"] * 9
@@ -182,6 +191,56 @@ def test_an_entry_in_other_letters_says_by_itself_that_a_table_is_copied_where_l
     assert not is_of_file(config, store, later, folded=False)
     assert not is_of_file(config, store, other, folded=True), "a pattern alone does not"
     assert is_of_file(config, store, TableName("shop", "orders"), folded=False), "the job has it"
+
+
+def test_what_all_tables_are_asked_holds_for_later_ones_until_it_is_asked_otherwise(asked: Asked) -> None:
+    asked("pause")
+    asked("throttle", "--rows-per-second", "700")
+    asked("rescale", "--workers", "3")
+    asked("rescale", "--workers", "1", "--table", "shop.orders")
+    asked("throttle", "--off", "--table", "shop.o*")
+    asked("resnapshot", "--all")
+    asked("resume", "--accept", "binlog.000001:4")
+    assert asked.of_every() == [("pause", None, 0), ("rate_limit", 700, 0), ("rescale", None, 3)]
+    asked("rescale", "--bitmap", "0=0-2", "--bitmap", "1=3")
+    asked("resume")
+    asked("throttle", "--off")
+    assert asked.of_every() == [("rescale", None, 2), ("resume", None, 0), ("rate_limit", None, 0)]
+
+
+def test_a_table_that_joins_while_all_are_asked_is_asked_too(asked: Asked, tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def made(count: int) -> Request:
+        calls.append(count)
+        if len(calls) == 2:
+            # By now the command knows which tables there are, and has written nothing.
+            stored(tmp_path / "state", "late").release()
+        return Request(0, RequestKind.PAUSE)
+
+    assert ask_tables(load_config(asked.file), (), made, "paused") == 0
+    assert asked.waiting("shop.late") == {name: ["pause"] for name in (*NAMES, "shop.late")}
+    assert asked.of_every() == [("pause", None, 0)]
+
+
+def test_a_removed_table_is_asked_what_holds_and_nothing_that_is_done_once(asked: Asked) -> None:
+    asked("tables", "remove", "shop.Items")
+    asked("throttle", "--rows-per-second", "700")
+    asked("rescale", "--bitmap", "0=0-3")
+    asked("resnapshot", "--all")
+    assert asked.waiting()["shop.Items"] == ["rate_limit", "rescale"]
+    assert asked.waiting()["shop.orders"] == ["rate_limit", "rescale", "resnapshot"]
+
+
+def test_another_number_of_vnodes_is_refused_before_anything_is_written(asked: Asked, tmp_path: Path) -> None:
+    def commits() -> int:
+        return DeltaTable(tmp_path / "state" / "shop" / "checkpoints").version()
+
+    before = commits()
+    refused = asked("run", "--vnodes", "8", code=2)
+    assert "job shop has 4 vnodes; --vnodes 8 cannot change that" in refused
+    assert "Leave --vnodes out" in refused
+    assert commits() == before
 
 
 def test_vnodes_and_keys_of_one_table_can_be_read_again_those_of_several_cannot(asked: Asked) -> None:

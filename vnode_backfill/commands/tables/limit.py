@@ -1,7 +1,7 @@
 """Finds how fast a table of a job of many may be read at most: its limit counts within that of the job.
 
-A request for a limit goes to each table, so the job's limit is not stored by itself. It is the highest one that a table
-has, with the requests that nobody has acted on yet: `throttle` without --table gives all tables the same.
+The job's limit is that of the newest `throttle` of all tables. Before there is one, it is the highest limit that a
+table has, with the requests that nobody has acted on yet: each has at most that of the file.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
+from progress.state.backfill_state import RequestKind
 from progress.store.reader import Shown
 from vnode_backfill.commands.tables.asked import asked_names, held_names, stored_tables
 from vnode_backfill.config.job import Config
@@ -20,9 +21,12 @@ __all__ = ["limit_around"]
 def limit_around(config: Config, only: Sequence[str]) -> int | None:
     """The job's limit, in rows per second, where it bounds those that --table means; None where nothing does.
 
-    If --table means every table, what is asked for is the limit of the job.
+    Before there is a `throttle` of all tables, what is asked for every table is the limit of the job.
     """
     store = stored_tables(config)
+    of_every = [each.request for each in store.asked_of_every() if each.request.kind is RequestKind.RATE_LIMIT]
+    if of_every:
+        return of_every[-1].rows_per_second
     names = held_names(store, aside=False)
     found = store.shown(names.intersection)
     if found is None or {*asked_names(held_names(store), only)} >= names:

@@ -2,6 +2,9 @@
 
 However many tables are asked, one write holds it. So a driver finds the request for all of them at once, and tables
 that are asked to stop together stop at one offset.
+
+What holds until it is asked otherwise (pause, rate limit, workers) is also written for tables that join the job later,
+and asked of those that are removed for now. See `vnode_backfill.job.tables.joining`.
 """
 
 from __future__ import annotations
@@ -9,12 +12,13 @@ from __future__ import annotations
 import shlex
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
 from progress.state.backfill_state import Phase, Request, RequestKind
 from progress.state.report import REMOVED, SET_ASIDE, JobPhase, Report, TableProgress
-from progress.state.tables_report import reason_of
+from progress.state.tables_report import reason_of, vnodes_of_job
+from progress.store.rows.request_rows import holds
 from progress.store.tables_store import TablesStore
 from vnode_backfill.commands.planned_job import drop_plans
 from vnode_backfill.commands.tables.asked import asked_names, held_names, no_such_job, part_of, stored_tables
@@ -39,17 +43,24 @@ def ask_tables(config: Config, only: Sequence[str], request: Request | Callable[
     lease = store.current_lease()
     if lease is None and isinstance(request, Request) and request.kind is RequestKind.STOP:
         raise StateError(f"nobody drives job {config.job} now, so there is nothing to stop")
-    requests = {name: request if isinstance(request, Request) else request(count) for name, count in counts.items()}
-    numbers = store.append_requests(requests, owner(), socket.gethostname())
-    kind = next(iter(requests.values())).kind
+    made = request if callable(request) else lambda _count: request
+    every = None if only else made(vnodes_of_job(store.vnode_counts().values()))
+    if every is not None and holds(every):
+        _ask_every(store, made, every)
+    elif counts:
+        store.append_requests({name: made(count) for name, count in counts.items()}, owner(), socket.gethostname())
+    else:
+        raise StateError(f"no table of job {config.job} is copied, so there is nothing to ask")
+    kind = (every or made(next(iter(counts.values())))).kind
     when = "at the next barrier" if lease else "when the job is run again"
-    print(f"request to {_tables(numbers, everything=not only)}: {kind} ({what}), {when}")
+    print(f"request to {_tables(counts, everything=not only)}: {kind} ({what}), {when}")
     return 0
 
 
 def asked_vnode_counts(config: Config, only: Sequence[str]) -> dict[str, int]:
-    """Per table that is meant, how many vnodes it has."""
-    return _asked(config, only)[1]
+    """Per table that is meant, how many vnodes it has; without --table also of those that are removed for now."""
+    store, counts = _asked(config, only)
+    return counts if only else store.vnode_counts()
 
 
 def the_one_table(config: Config, only: Sequence[str]) -> Config | None:
@@ -100,6 +111,16 @@ def drop_tables(config: Config, only: Sequence[str], *, say: Callable[[str], Non
     return 0
 
 
+def _ask_every(store: TablesStore, made: Callable[[int], Request], every: Request) -> None:
+    """Ask all tables, also those that are removed for now, and those that join later or have joined meanwhile."""
+    asked: set[str] = set()
+    later: Request | None = every
+    while new := {name: count for name, count in store.vnode_counts().items() if name not in asked}:
+        requests = {name: made(count) for name, count in new.items()}
+        store.append_requests(requests, owner(), socket.gethostname(), every=later)
+        asked, later = asked | new.keys(), None
+
+
 def _asked(config: Config, only: Sequence[str]) -> tuple[TablesStore, dict[str, int]]:
     """The job's state, and the tables that are meant with their vnodes. One that has no state can be asked nothing."""
     store = stored_tables(config)
@@ -145,8 +166,8 @@ def _line(report: Report) -> TableProgress:
     )  # fmt: skip
 
 
-def _tables(numbers: Mapping[str, int], *, everything: bool) -> str:
-    names = sorted(numbers)
+def _tables(asked: Collection[str], *, everything: bool) -> str:
+    names = sorted(asked)
     if everything:
         return f"all {len(names):,} tables"
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")

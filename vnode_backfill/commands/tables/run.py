@@ -38,11 +38,15 @@ def run_tables(
     until: str,
     master: str | None,
     face: str,
+    asked_vnodes: int | None = None,
     asked_workers: int | None = None,
     verbose: bool = False,
 ) -> int:
     """Create the job or take it up, and run it. Exit code 1 if a table has failed or is set aside, with the reasons."""
-    lost = run_to_end(config, until=until, master=master, face=face, asked_workers=asked_workers, verbose=verbose)
+    lost = run_to_end(
+        config, until=until, master=master, face=face, asked_vnodes=asked_vnodes, asked_workers=asked_workers,
+        verbose=verbose,
+    )  # fmt: skip
     return 1 if lost else 0
 
 
@@ -52,6 +56,7 @@ def run_to_end(
     until: str,
     master: str | None,
     face: str,
+    asked_vnodes: int | None = None,
     asked_workers: int | None = None,
     verbose: bool = False,
 ) -> dict[str, BackfillError]:
@@ -62,6 +67,8 @@ def run_to_end(
 
     _check_mode(config)
     check_state_writable(config)
+    store = tables_store(config)
+    _check_vnodes(config, store, asked_vnodes)
     daemon = configured_sink(config).daemon_module
     sized, are_live = sized_session(config)
     with session_starting(sized, master, quiet=not verbose, daemon_module=daemon, at_once=not are_live) as session:
@@ -70,7 +77,6 @@ def run_to_end(
         from vnode_backfill.job.tables.open import TablesOpener
 
         load_kernels()
-        store = tables_store(config)
         with closing(Faces.open(config)) as faces:
             opener = TablesOpener(config, store, session.required, for_threads(say))
             opened = opener.open()
@@ -151,6 +157,14 @@ def _check_mode(config: Config) -> None:
         )
 
 
+def _check_vnodes(config: Config, store: TablesStore, asked: int | None) -> None:
+    count = None if asked is None else store.vnode_count()
+    if count is not None:
+        from vnode_backfill.job.open.resume import check_vnodes
+
+        check_vnodes(config.job, count, asked)
+
+
 def _nothing_to_copy(config: Config, opened: OpenedTables) -> BackfillError:
     if not opened.aside:
         return PlanRefusedError(
@@ -192,13 +206,20 @@ def _run_opened(
 
 
 def _ask_for_workers(store: TablesStore, opened: OpenedTables, asked: int | None) -> None:
-    """A number of workers given on the command line rescales tables that have another."""
+    """A number of workers given on the command line rescales tables that have another, and holds for later ones."""
     from progress.state.backfill_state import Request, RequestKind
 
-    others = [table.name for table in opened.tables if asked not in (None, len(table.opened.state.assignment))]
-    if asked is not None and others:
-        request = Request(0, RequestKind.RESCALE, workers=asked)
-        store.append_requests(dict.fromkeys(others, request), owner(), socket.gethostname())
+    if asked is None:
+        return
+    others = [table.name for table in opened.tables if asked != len(table.opened.state.assignment)]
+    request = Request(0, RequestKind.RESCALE, workers=asked)
+    if any(replace(each.request, id=0) == request for each in store.asked_of_every()):
+        every = None
+    else:
+        running, every = {table.name for table in opened.tables}, request
+        others += [name for name in store.names() if name not in running]
+    if others or every:
+        store.append_requests(dict.fromkeys(others, request), owner(), socket.gethostname(), every=every)
 
 
 def _wait_for_session(config: Config, store: TablesStore, session: StartingSession) -> None:

@@ -72,12 +72,7 @@ def take_up(
     if loaded is None:
         raise StateError(f"job {config.job} vanished from {config.state.path} while it was opened")
     record = loaded.record
-    if asked_vnodes is not None and asked_vnodes != record.vnode_count:
-        raise PlanRefusedError(
-            f"job {record.name} has {record.vnode_count} vnodes; --vnodes {asked_vnodes} cannot change that",
-            detail="Every row's vnode, and with it every checkpoint, depends on the count.",
-            hint="Leave --vnodes out, or create a job of another name. Use `rescale` to change the number of workers.",
-        )
+    check_vnodes(record.name, record.vnode_count, asked_vnodes)
     table = known_table(config, loaded, open_known)
     asked = _asked_for_everything(store, loaded)
     if loaded.state.schema.ended:
@@ -95,6 +90,16 @@ def take_up(
         return renew(config, store, reason.message)
     table = table.in_era(loaded.state.written.era)
     return Opened(record, loaded.state, loaded.plan, store, table, created=False, start=start)
+
+
+def check_vnodes(job: str, count: int, asked: int | None) -> None:
+    """Refuse another number of vnodes than the job was created with."""
+    if asked not in (None, count):
+        raise PlanRefusedError(
+            f"job {job} has {count} vnodes; --vnodes {asked} cannot change that",
+            detail="Every row's vnode, and with it every checkpoint, depends on the count.",
+            hint="Leave --vnodes out, or create a job of another name. Use `rescale` to change the number of workers.",
+        )
 
 
 def _prepared(config: Config, store: StateStore, table: UpstreamTable, loaded: Loaded) -> JobRecord:

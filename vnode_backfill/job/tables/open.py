@@ -7,6 +7,7 @@ A table is opened as a job of one table is (`job.open`), under the job's lease. 
 - Tables that begin together begin at one offset. It is taken when the definitions of all of them were read, and before
   any of them is planned. So from their first epoch on they read the log together.
 - A table exists from its first commit on. Tables that are created together have one.
+- A table that joins the job has the job's number of vnodes, and what was last asked of all tables (`joining`).
 - A table that appears while the job runs is not read, if the log since the last look shows its CREATE: whatever the
   table holds is in the log after it. A CREATE TABLE IF NOT EXISTS proves nothing, because the table may have been
   there.
@@ -31,6 +32,7 @@ from typing import TypeVar
 
 from consume_upstream.log.offset import CdcOffset
 from consume_upstream.upstream_table import UpstreamTable
+from progress.state.report import AskedRequest
 from progress.store.tables_store import TablesStore
 from vnode_backfill.config.job import Config
 from vnode_backfill.config.tables import Chosen, MeantTables, is_chosen, only_reported, priority_of
@@ -57,6 +59,7 @@ from vnode_backfill.job.open.source import (
 )
 from vnode_backfill.job.open.writable import check_writable
 from vnode_backfill.job.tables.examine import at_once
+from vnode_backfill.job.tables.joining import as_asked, ask_what_came_since, with_vnodes_of_job
 from vnode_backfill.job.tables.parts import part_config, stored_name, with_choices
 from vnode_backfill.job.tables.running_table import OpenedTable
 from vnode_backfill.words.errors import BackfillError, FencedError, LawBrokenError, PlanRefusedError
@@ -121,6 +124,7 @@ class TablesOpener:
         exists = store.exists()
         if exists:
             acquire(config, store)
+            self.config = self._file = with_vnodes_of_job(config, store)
         else:
             self._plans.notes.check_free()
         try:
@@ -282,7 +286,8 @@ class TablesOpener:
         self._prepare_to_write()
         if self.store.lease is None:
             acquire(self.config, self.store)
-        found = self._side_by_side(lambda name: self._write(name, plans[name]), tuple(plans))
+        asked = self.store.asked_of_every()
+        found = self._side_by_side(lambda name: self._write(name, plans[name], asked), tuple(plans))
         created = self._kept(found, done)
         if not created:
             return
@@ -290,6 +295,7 @@ class TablesOpener:
         done.aside.update(refused)
         done.tables.extend(table for table in created.values() if table.name not in refused)
         done.created += len(created) - len(refused)
+        ask_what_came_since(self.store, [str(name) for name in created if str(name) not in refused], asked)
         self._plans.forget(*(str(name) for name in created))
 
     def _examined(
@@ -347,10 +353,12 @@ class TablesOpener:
             for name, each in zip(planned, found, strict=True)
         ]
 
-    def _write(self, name: TableName, planned: Planned) -> OpenedTable:
+    def _write(self, name: TableName, planned: Planned, asked: Sequence[AskedRequest]) -> OpenedTable:
         config, store = self._own(name), self.store.table(str(name))
         store.acquire_lease(owner(), config.state.lease)
-        return self._opened_table(name, config, written(config, store, planned))
+        opened = written(config, store, planned)
+        opened = replace(opened, state=as_asked(opened.state, opened.plan, asked))
+        return self._opened_table(name, config, opened)
 
     def _first_offset(self, table: UpstreamTable) -> CdcOffset:
         return table.identified(table.beginning())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from progress.state.definition_report import DefinitionProgress, StatementProgress
 from progress.state.report import JobPhase, Observed, Report, Subject
 from progress.state.schema_state import CopyNote
-from progress.state.tables_report import reason_of, summed_up
+from progress.state.tables_report import grid_of, reason_of, summed_up, vnodes_of_job
 from progress.state.target_health import TargetHealth, VectorHealth
 from tests.tables_reports import tables_report
 from vnode_backfill.words.errors import BackfillError
@@ -62,6 +62,16 @@ def test_job_is_as_far_as_the_table_that_is_least_far_and_live_beside_a_failed_o
     assert summed_up(SUBJECT, parts, {}, Observed()).phase is JobPhase.LIVE
     paused = replace(next(iter(parts.values())), phase=JobPhase.PAUSED)
     assert summed_up(SUBJECT, {**parts, "shop.z": paused}, {}, Observed()).phase is JobPhase.PAUSED
+
+
+def test_grid_of_a_job_is_that_of_the_vnodes_that_most_tables_have() -> None:
+    parts = list(tables_report(4).parts.values())
+    other = replace(parts[0], vnodes=parts[0].vnodes[:8])
+    assert vnodes_of_job([8, 64, 64]) == 64
+    assert vnodes_of_job([64, 8]) == 8
+    assert grid_of([other, *parts[1:]]) == grid_of(parts[1:])
+    assert grid_of([other]) == other.vnodes
+    assert grid_of([]) == ()
 
 
 def test_reason_is_the_finding_that_refuses_the_table() -> None:
