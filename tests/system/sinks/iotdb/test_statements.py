@@ -89,9 +89,8 @@ def expected(case: IotdbJob, measured: dict[str, str]) -> Points:
     """The points that the rows should be, made in SQL: measurements by the column that they come from."""
     with case.server.connect(DATABASE) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
-        cursor.execute(
-            f"SELECT region, ROUND(UNIX_TIMESTAMP(at) * 1000), {', '.join(measured.values())} FROM reading ORDER BY 1, 2"
-        )
+        columns = f"region, ROUND(UNIX_TIMESTAMP(at) * 1000), {', '.join(measured.values())}"
+        cursor.execute(f"SELECT {columns} FROM reading ORDER BY 1, 2")
         rows = cursor.fetchall()
     named = ((region, int(at), dict(zip(measured, values, strict=True))) for region, at, *values in rows)
     return [(region, at, {n: v for n, v in points.items() if v is not None}) for region, at, points in named]
@@ -196,7 +195,8 @@ def test_live_job_follows_statements_and_is_killed_while_it_follows_one(case: Io
         wait_until_followed(case, driver, **early)
         changed(
             case, "DELETE FROM reading WHERE temp % 7 = 0", "TRUNCATE reading",
-            "INSERT INTO reading VALUES ('r8', '2024-06-01', 5, 6, 7, 'n')", "ALTER TABLE reading ADD pressure DOUBLE FIRST",
+            "INSERT INTO reading VALUES ('r8', '2024-06-01', 5, 6, 7, 'n')",
+            "ALTER TABLE reading ADD pressure DOUBLE FIRST",
             "INSERT INTO reading VALUES (1, 'r9', '2024-06-01', 5, 6, 7, 'n')",
         )  # fmt: skip
         driver.wait(KILLED)
