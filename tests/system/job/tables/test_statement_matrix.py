@@ -10,8 +10,9 @@ around the statements in every phase:
     live       half of the tables are changed and followed, then the other half; killed after the statements
     stopped    the next driver is killed while it changes targets
 
-The target of a table that ends has all of its last rows if it was live. In the other phases it has a part of a copy, and
-how large that part is depends on the moment: there only rows that are in the target are compared.
+The target of a table that ends has all of its last rows if it was live. In the other phases nothing says how large a part
+it has: usually nothing in `snapshot`, and in `catch-up` whatever was merged by then. There only the rows that are in the
+target are compared.
 """
 
 from __future__ import annotations
