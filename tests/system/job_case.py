@@ -181,12 +181,12 @@ class JobCase:
         return printed
 
     @contextmanager
-    def started(self, name: str, *flags: str) -> Iterator[Started]:
-        """The command in the background; it is killed at the end of the block if it still runs."""
+    def started(self, name: str, *flags: str, kill: str | None = None) -> Iterator[Started]:
+        """The command in the background, killed at a seam if asked for, or at the end of the block if it still runs."""
         output = self.folder / f"{name}-{next(_numbers)}.log"
         with output.open("w") as file:
             process = subprocess.Popen(
-                self._line(name, flags, None), cwd=REPOSITORY, env=self.process_environment(), stdout=file,
+                self._line(name, flags, kill), cwd=REPOSITORY, env=self.process_environment(), stdout=file,
                 stderr=subprocess.STDOUT,
             )  # fmt: skip
         try:

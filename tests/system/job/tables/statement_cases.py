@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 ROWS = 300
 DATABASE, OTHER, GONE = "matrix", "matrix_other", "matrix_gone"
@@ -73,6 +73,11 @@ LISTS = (
     f"INSERT INTO t SELECT n, '2024-01-01', n FROM {NUMBERS}",
 )  # fmt: skip
 
+NONE, FOLLOWED, EMPTIED, DELETED = (
+    frozenset((said,))
+    for said in ("none", "the columns follow", "the table is empty", "rows of the partition are deleted")
+)
+
 
 @dataclass(frozen=True)
 class Change:
@@ -89,8 +94,10 @@ class Change:
     """How many are begun; None if that depends on how far the job was when it met the statements."""
     by_log: bool = False
     """Whether the new copy reads nothing."""
-    is_quiet: bool = False
-    """Whether the statements are noted, each with the effect `none`."""
+    effects: frozenset[str] | None = None
+    """What is noted of the statements; None of a new copy, and of what only one server logs."""
+    meanwhile: bool = False
+    """Whether rows can be written by `id` and `a` all the while."""
     policy: Mapping[str, str] = field(default_factory=dict)
     """What the entry of the table in the job's file says."""
     ended: str = ""
@@ -133,52 +140,55 @@ NO_EFFECT = {
     "index": Change(
         ("CREATE INDEX by_a ON t (a)", "ALTER TABLE t ADD UNIQUE u (id, a), ADD FULLTEXT words (b)",
          "ALTER TABLE t RENAME INDEX by_a TO a_by", "DROP INDEX a_by ON t", "CREATE UNIQUE INDEX w ON t (id, b)"),
-        ("UPDATE t SET a = a + 1 WHERE id % 7 = 0",), is_quiet=True,
+        ("UPDATE t SET a = a + 1 WHERE id % 7 = 0",), effects=NONE,
     ),
-    "spatial index": Change(("ALTER TABLE t ADD SPATIAL INDEX place (g)",), create=PLACES, is_quiet=True),
+    "spatial index": Change(("ALTER TABLE t ADD SPATIAL INDEX place (g)",), create=PLACES, effects=NONE),
     "comment": Change(
         ("ALTER TABLE t COMMENT = 'x'", "ALTER TABLE t AUTO_INCREMENT = 5000", "ALTER TABLE t STATS_PERSISTENT = 1",
          "ALTER TABLE t ALTER a SET DEFAULT 3", "ALTER TABLE t ALTER a DROP DEFAULT",
          "ALTER TABLE t DEFAULT CHARACTER SET latin1"),
-        is_quiet=True,
+        effects=NONE,
     ),
-    "same type": Change(("ALTER TABLE t MODIFY a INT COMMENT 'y'", "ALTER TABLE t MODIFY b VARCHAR(20) FIRST")),
+    "same type": Change(
+        ("ALTER TABLE t MODIFY a INT COMMENT 'y'", "ALTER TABLE t MODIFY b VARCHAR(20) FIRST"), effects=NONE | FOLLOWED
+    ),
     "rebuild": Change(
         ("ALTER TABLE t ENGINE = InnoDB", "ALTER TABLE t FORCE", "ALTER TABLE t ROW_FORMAT = DYNAMIC", "ANALYZE TABLE t",
          "OPTIMIZE TABLE t", "CHECK TABLE t", "REPAIR TABLE t"),
-        is_quiet=True,
+        effects=NONE,
     ),
     "visibility": Change(
         ("ALTER TABLE t ALTER COLUMN f SET INVISIBLE", "CREATE INDEX by_a ON t (a)", "ALTER TABLE t ALTER INDEX by_a INVISIBLE"),
-        is_quiet=True, only="mysql",
+        effects=NONE, only="mysql",
     ),
     "ignored index": Change(
-        ("CREATE INDEX by_a ON t (a)", "ALTER TABLE t ALTER INDEX by_a IGNORED"), is_quiet=True, only="mariadb"
+        ("CREATE INDEX by_a ON t (a)", "ALTER TABLE t ALTER INDEX by_a IGNORED"), effects=NONE, only="mariadb"
     ),
     "constraints": Change(
         ("CREATE TABLE matrix_other.t_parent (id INT PRIMARY KEY)",
          "INSERT INTO matrix_other.t_parent SELECT a FROM t UNION SELECT 5", "ALTER TABLE t ADD CONSTRAINT t_pos CHECK (id > 0)",
          "ALTER TABLE t ADD CONSTRAINT t_fk FOREIGN KEY (a) REFERENCES matrix_other.t_parent (id) ON DELETE RESTRICT",
          "ALTER TABLE t DROP FOREIGN KEY t_fk"),
-        is_quiet=True,
+        effects=NONE,
     ),
-    "unique index beside the key": Change(("CREATE UNIQUE INDEX w ON t (a, nr, id)",), create=UNIQUE, is_quiet=True),
+    "unique index beside the key": Change(("CREATE UNIQUE INDEX w ON t (a, nr, id)",), create=UNIQUE, effects=NONE),
     "partitions": Change(
         ("ALTER TABLE t PARTITION BY HASH (id) PARTITIONS 3", "ALTER TABLE t ADD PARTITION PARTITIONS 1",
          "ALTER TABLE t COALESCE PARTITION 1", "ALTER TABLE t REBUILD PARTITION p0", "ALTER TABLE t ANALYZE PARTITION p0",
          "ALTER TABLE t PARTITION BY RANGE (id) (PARTITION low VALUES LESS THAN (99), PARTITION rest VALUES LESS THAN MAXVALUE)",
          ("ALTER TABLE t REORGANIZE PARTITION rest INTO (PARTITION mid VALUES LESS THAN (150), PARTITION rest VALUES LESS "
          "THAN MAXVALUE)"), "ALTER TABLE t REMOVE PARTITIONING"),
-        is_quiet=True,
+        effects=NONE,
     ),
     "create if it does not exist": Change(("CREATE TABLE IF NOT EXISTS t (x INT)",)),
     "tables of the same name elsewhere": Change(
         ("CREATE TABLE matrix_other.t (id INT PRIMARY KEY)", "ALTER TABLE matrix_other.t ADD c INT", "USE matrix_other",
          "TRUNCATE t", "RENAME TABLE t TO t_away", "DROP TABLE t_away"),
+        effects=frozenset(),
     ),
 }  # fmt: skip
 
-COLUMNS = {
+_COLUMNS = {
     "add": Change(("ALTER TABLE t ADD c INT",), ("UPDATE t SET c = id WHERE id % 5 = 0",)),
     "add first with a default": Change(
         ("ALTER TABLE t ADD c VARCHAR(9) NOT NULL DEFAULT 'new' FIRST",), ("UPDATE t SET c = b WHERE id < 9",)
@@ -227,8 +237,14 @@ COLUMNS = {
          "INSERT INTO t (id, a) VALUES (9000000000, 1)"),
         create=NARROW,
     ),
-    "truncate": Change(("TRUNCATE t",), ("INSERT INTO t VALUES (5, 5, 'five', 5, 'x')",)),
+    "truncate": Change(("TRUNCATE t",), ("INSERT INTO t VALUES (5, 5, 'five', 5, 'x')",), effects=EMPTIED),
 }  # fmt: skip
+COLUMNS = {
+    kind: replace(
+        change, meanwhile=kind != "rename the key", effects=change.effects or (FOLLOWED if change.copies == 1 else None)
+    )
+    for kind, change in _COLUMNS.items()
+}
 
 NEW_COPY = {
     "another type": Change(("ALTER TABLE t MODIFY a VARCHAR(12)",), ("UPDATE t SET a = 'text' WHERE id = 4",), copies=2),
@@ -303,6 +319,7 @@ def _of_partitions() -> dict[str, Change]:
             statements, ("INSERT INTO t VALUES (500, 5, 'later')",), create=RANGES,
             policy={"dropped_partitions": policy}, copies=2 if policy == "reread" else 1,
             stays=range(1, 100) if policy == "keep" else None, only="mariadb" if way == "convert" else "",
+            effects={"delete": DELETED, "keep": NONE}.get(policy),
         )
         for way, statements in ways.items()
         for policy in ("delete", "keep", "reread")
@@ -321,7 +338,8 @@ PARTITIONS = {
         create=RANGES, copies=2, only="mariadb",
     ),
     "truncate partition all": Change(
-        ("ALTER TABLE t TRUNCATE PARTITION ALL",), ("INSERT INTO t VALUES (5, 5, 'x')",), create=RANGES
+        ("ALTER TABLE t TRUNCATE PARTITION ALL",), ("INSERT INTO t VALUES (5, 5, 'x')",), create=RANGES,
+        effects=EMPTIED,
     ),
     "truncate partition by hash": Change(("ALTER TABLE t TRUNCATE PARTITION p0",), create=HASHES, copies=2),
     "partition that was never seen": Change(
@@ -338,12 +356,12 @@ PARTITIONS = {
          "REPLACE INTO t VALUES (7, '2024-01-02', -7), (150, '2024-01-02', -150)", "DELETE FROM t WHERE day < '2024-01-03'",
          "REPLACE INTO t SELECT id, '2024-01-02', a FROM t WHERE id % 7 = 0", *EMPTY_BESIDE,
          "ALTER TABLE t EXCHANGE PARTITION p2 WITH TABLE _t_old"),
-        ("UPDATE t SET a = a + 1 WHERE id % 11 = 0",), create=DAYS,
+        ("UPDATE t SET a = a + 1 WHERE id % 11 = 0",), create=DAYS, effects=NONE | DELETED,
     ),
     "numbers": Change(
         ("UPDATE t SET a = a + 1 WHERE id % 5 = 0", "ALTER TABLE t DROP PARTITION p1", "ALTER TABLE t TRUNCATE PARTITION p2",
          "INSERT INTO t VALUES (1, '2024-01-01', -1), (4, '2025-01-01', -4), (400, '2025-01-01', 0)"),
-        ("UPDATE t SET a = a + 1 WHERE id % 11 = 0",), create=LISTS,
+        ("UPDATE t SET a = a + 1 WHERE id % 11 = 0",), create=LISTS, effects=DELETED,
     ),
 }  # fmt: skip
 

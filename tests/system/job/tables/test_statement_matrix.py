@@ -1,13 +1,18 @@
 """Every kind of statement meets a job in every phase, with every form of the log, and every row is compared at the end.
 
 One job has a table for each kind of statement that docs/schema-changes.md names (`statement_cases`). All of them are
-changed in the same phase. Before and after the statements rows are written by the old columns, then by the new ones. A
-driver is killed with -9 around them in every phase:
+changed in the same phase. Before and after the statements rows are written by the old columns, then by the new ones.
+Where the statements are about columns, a thread writes `id` and `a` at the same moment. A driver is killed with -9
+around the statements in every phase:
 
     snapshot   while ranges are read some tables are whole, some half read and some not begun; killed after the statements
     catch-up   killed when every range of most tables is read and nothing of these is merged, before the statements
     live       half of the tables are changed and followed, then the other half; killed after the statements
     stopped    the next driver is killed while it changes targets
+
+The target of a table that ends has all of its last rows if it was live. In the other phases nothing says how large a part
+it has: usually nothing in `snapshot`, and in `catch-up` whatever was merged by then. There only the rows that are in the
+target are compared.
 """
 
 from __future__ import annotations
@@ -165,9 +170,9 @@ def test_every_statement_has_its_effect_in_this_phase(matrix: ChangedTables, spa
     ended = {matrix.full_name(name): case.ended for name, case in matrix.cases.items() if case.ended}
     assert {name: how.partition(" at ")[0] for name, how in again.opened.ended.items()} == ended
     assert wrong_effects(matrix, again, after) == {}
-    compared = [name for name, case in matrix.cases.items() if phase in WHOLE or not case.ended]
-    rows = {name: found[:5] for name in compared if (found := matrix.wrong_rows(name, whole=phase in WHOLE))}
+    rows = {name: found[:5] for name in matrix.cases if (found := matrix.wrong_rows(name, whole=phase in WHOLE))}
     assert rows == {}
+    assert matrix.written_meanwhile > 0
 
 
 def wrongly_ended(matrix: ChangedTables, here: Here) -> dict[str, str]:
@@ -211,6 +216,6 @@ def wrong_effects(matrix: ChangedTables, here: Here, after: dict[str, str]) -> d
         if case.by_log and table.table.opened.plan.ranges:
             wrong[name] = "the new copy was read"
         effects = {note.effect for note in table.run.coordinator.saved.schema.notes}
-        if case.is_quiet and effects != {"none"}:
+        if case.effects is not None and effects != case.effects:
             wrong[name] = f"effects are {effects}"
     return wrong

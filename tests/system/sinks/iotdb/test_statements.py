@@ -1,6 +1,8 @@
 """A job into IoTDB whose table is changed by statements: every point is compared with what the rows should be.
 
-What cannot be followed is refused with a hint. Each hint is carried out here, to its end.
+In both models a job that was stopped meets the statements when it runs again, and a live one meets them as they come,
+killed with -9 while it follows one. What cannot be followed is refused with a hint. Each hint is carried out here, to
+its end.
 """
 
 from __future__ import annotations
@@ -14,56 +16,97 @@ import pytest
 from pyspark.sql import SparkSession
 
 from devkit.iotdb import IotdbServer
-from devkit.mysql import MySqlServer
+from devkit.iotdb_target import IotdbTable, PathColumn, TimeColumn
+from devkit.mysql import SqlServer
+from devkit.waiting import wait_for
 from progress.state.backfill_state import Failure
-from tests.system.job_case import execute
+from progress.state.report import JobPhase
+from tests.system.job_case import KILLED, Started, execute
 from tests.system.sinks.iotdb.iotdb_job import IotdbJob, points_of
 
 DATABASE = "iotdb_statements"
 MEASURED = {"temp": "temp", "humidity": "humidity", "note": "note"}
 
+Points = list[tuple[str, int, dict[str, object]]]
+"""Region, time, and the points by their measurement."""
 
-@pytest.fixture
+
+@pytest.fixture(
+    params=["mysql-tree", *(pytest.param(other, marks=pytest.mark.long) for other in ("mysql-table", "mariadb-table"))]
+)
 def case(
-    mysql_server: MySqlServer, iotdb_server: IotdbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    iotdb_server: IotdbServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[IotdbJob]:
     """Sixty readings of three regions; region and time are the key and the slot. Each test has a place of its own."""
+    flavour, model = request.param.split("-")
+    source = request.getfixturevalue(f"{flavour}_server")
+    assert isinstance(source, SqlServer)
     monkeypatch.setitem(os.environ, "IOTDB_PASSWORD", iotdb_server.password)
-    execute(mysql_server, None, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+    execute(source, None, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
     execute(
-        mysql_server, DATABASE,
+        source, DATABASE,
         "CREATE TABLE reading (region VARCHAR(9), at DATETIME(3), temp INT, humidity DOUBLE, note VARCHAR(20),"
         " PRIMARY KEY (region, at))",
         "INSERT INTO reading SELECT CONCAT('r', n % 3), '2024-05-01' + INTERVAL n SECOND, n, n / 4, CONCAT('n', n)"
         " FROM (WITH RECURSIVE k AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM k WHERE n < 60) SELECT n FROM k) k",
     )  # fmt: skip
-    mapping: dict[str, object] = {"device": f"root.{tmp_path.name}.{{region}}", "time": {"column": "at"}}
-    yield IotdbJob(
-        mysql_server, tmp_path, DATABASE, "reading", target=iotdb_server, iotdb=mapping, settings={"vnodes": 4}
-    )
-    execute(mysql_server, None, f"DROP DATABASE {DATABASE}")
+    place: dict[str, dict[str, object]] = {
+        "tree": {"device": f"root.{place_of(tmp_path)}.{{region}}"},
+        "table": {"model": "table", "device": None, "database": place_of(tmp_path), "tags": ["region"]},
+    }
+    mapping = {**place[model], "time": {"column": "at"}}
+    yield IotdbJob(source, tmp_path, DATABASE, "reading", target=iotdb_server, iotdb=mapping, settings={"vnodes": 4})
+    execute(source, None, f"DROP DATABASE {DATABASE}")
+
+
+def place_of(folder: Path) -> str:
+    """The database of IoTDB, or the node below root, of the test with this folder."""
+    return "".join(letter if letter.isalnum() else "_" for letter in folder.name).lower()
+
+
+def found_points(case: IotdbJob) -> Points:
+    place = place_of(case.folder)
+    if "model" not in case.iotdb:
+        return [
+            (device.removeprefix(f"root.{place}."), at, dict(points))
+            for device, at, points in points_of(case.target, place)
+        ]
+    session = case.target.table_session(place)
+    tags = {"region": PathColumn("region")}
+    found = IotdbTable(session, "reading", tags=tags, time=TimeColumn("at", int), fields={}).slots()
+    session.close()
+    return [(str(region), at, dict(fields)) for (region,), at, fields in found]
 
 
 def changed(case: IotdbJob, *statements: str) -> None:
     execute(case.server, DATABASE, *statements)
 
 
-def expected(case: IotdbJob, measured: dict[str, str]) -> list[tuple[str, int, dict[str, object]]]:
+def expected(case: IotdbJob, measured: dict[str, str]) -> Points:
     """The points that the rows should be, made in SQL: measurements by the column that they come from."""
-    place = f"CONCAT('root.{case.folder.name}.', region), ROUND(UNIX_TIMESTAMP(at) * 1000)"
     with case.server.connect(DATABASE) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
-        cursor.execute(f"SELECT {place}, {', '.join(measured.values())} FROM reading ORDER BY 1, 2")
+        columns = f"region, ROUND(UNIX_TIMESTAMP(at) * 1000), {', '.join(measured.values())}"
+        cursor.execute(f"SELECT {columns} FROM reading ORDER BY 1, 2")
         rows = cursor.fetchall()
-    named = ((device, int(at), dict(zip(measured, values, strict=True))) for device, at, *values in rows)
-    return [(device, at, {n: v for n, v in points.items() if v is not None}) for device, at, points in named]
+    named = ((region, int(at), dict(zip(measured, values, strict=True))) for region, at, *values in rows)
+    return [(region, at, {n: v for n, v in points.items() if v is not None}) for region, at, points in named]
+
+
+def both(case: IotdbJob, measured: dict[str, str]) -> tuple[Points, Points]:
+    """The points of these measurements, as found and as expected; other measurements hold what they held."""
+    shown = [
+        (region, at, {n: v for n, v in points.items() if n in measured}) for region, at, points in found_points(case)
+    ]
+    return [each for each in shown if each[2]], [each for each in expected(case, measured) if each[2]]
 
 
 def compare(case: IotdbJob, **measured: str) -> None:
-    """The points of these measurements are those of the rows; other measurements hold what they held."""
-    found = points_of(case.target, case.folder.name)
-    shown = [(device, at, {n: v for n, v in points.items() if n in measured}) for device, at, points in found]
-    assert [each for each in shown if each[2]] == [each for each in expected(case, measured) if each[2]]
+    found, wanted = both(case, measured)
+    assert found == wanted
 
 
 def configured(case: IotdbJob, **mapping: object) -> None:
@@ -94,14 +137,14 @@ def test_columns_become_measurements_and_end(
     assert case.here(spark).run() is None
     columns = {"temp": "temp", "humidity": "humidity", "early": "early", "pressure": "pressure"}
     compare(case, **columns)
-    assert any("note" in points for _, _, points in points_of(case.target, case.folder.name))
+    assert any("note" in points for _, _, points in found_points(case))
     capsys.readouterr()
     assert case.here_command("verify", "--json") == 0
     assert json.loads(capsys.readouterr().out)["equal"] is True
     changed(case, "TRUNCATE reading", "INSERT INTO reading VALUES (1, 'r9', '2024-06-01', 5, 6, 7)")
     assert case.here(spark).run() is None
     compare(case, **columns)
-    assert len(points_of(case.target, case.folder.name)) == 1
+    assert len(found_points(case)) == 1
 
 
 def test_refused_change_is_passed_as_its_hint_says(case: IotdbJob, spark: SparkSession) -> None:
@@ -125,4 +168,47 @@ def test_refused_change_is_passed_as_its_hint_says(case: IotdbJob, spark: SparkS
     assert case.here_command("resnapshot", "--all") == 0
     assert case.here(spark).run() is None
     compare(case, **measured, level="level")
-    assert len(points_of(case.target, case.folder.name)) == 60
+    assert len(found_points(case)) == 60
+
+
+def wait_until_followed(case: IotdbJob, driver: Started, **measured: str) -> None:
+    def followed() -> bool:
+        driver.check_running()
+        found, wanted = both(case, measured)
+        return found == wanted
+
+    wait_for(followed, "the points follow", seconds=240, state=lambda: f"{case.report()}\n{driver.output.read_text()}")
+
+
+@pytest.mark.long
+def test_live_job_follows_statements_and_is_killed_while_it_follows_one(case: IotdbJob) -> None:
+    """The driver dies when the points of the fourth statement were changed and the job's state does not say so yet."""
+    early = {**MEASURED, "early": "early"}
+    with case.started("run", kill="after:ChangeSink:4") as driver:
+        case.wait_for_phase(JobPhase.LIVE, driver)
+        changed(case, "ALTER TABLE reading ADD early INT", "UPDATE reading SET early = temp * 2 WHERE temp % 4 = 0")
+        wait_until_followed(case, driver, **early)
+        changed(case, "ALTER TABLE reading DROP note", "UPDATE reading SET humidity = NULL WHERE temp % 5 = 0")
+        wait_until_followed(case, driver, temp="temp", humidity="humidity", early="early")
+        assert any("note" in points for _, _, points in found_points(case))
+        changed(case, "ALTER TABLE reading ADD note VARCHAR(9)", "UPDATE reading SET note = 'new' WHERE temp % 9 = 0")
+        wait_until_followed(case, driver, **early)
+        changed(
+            case, "DELETE FROM reading WHERE temp % 7 = 0", "TRUNCATE reading",
+            "INSERT INTO reading VALUES ('r8', '2024-06-01', 5, 6, 7, 'n')",
+            "ALTER TABLE reading ADD pressure DOUBLE FIRST",
+            "INSERT INTO reading VALUES (1, 'r9', '2024-06-01', 5, 6, 7, 'n')",
+        )  # fmt: skip
+        driver.wait(KILLED)
+    case.use(dropped_columns="drop")
+    with case.started("run") as driver:
+        wait_until_followed(case, driver, **early, pressure="pressure")
+        changed(
+            case, "ALTER TABLE reading MODIFY note LONGTEXT", "UPDATE reading SET note = REPEAT('n', 99), temp = NULL"
+        )
+        wait_until_followed(case, driver, **early, pressure="pressure")
+        changed(case, "ALTER TABLE reading DROP early", "UPDATE reading SET humidity = 8")
+        wait_until_followed(case, driver, **MEASURED, pressure="pressure")
+    assert {region for region, _, _ in found_points(case)} == {"r8", "r9"}
+    assert not any("early" in points for _, _, points in found_points(case))
+    case.command("verify")
