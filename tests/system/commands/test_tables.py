@@ -123,12 +123,15 @@ def _tables_have_metrics(case: TablesCase) -> None:
 
 
 def _run_until_live_ends_with_what_is_set_aside(case: TablesCase) -> None:
-    """A paused table keeps the job from being live until the metrics are looked at. Those of tables are off."""
+    """A paused table keeps the job from being live until the metrics are looked at. Those of tables are off.
+
+    It is the one that had been stopped before all were: it does not stop again.
+    """
     case.use(ui={"port": free_ports(1)[0], "table_metrics": False})
     case.command("pause")
-    case.command("resnapshot", "--all", "--table", case.name("items"))
+    case.command("resnapshot", "--all", "--table", case.name("tags"))
     with case.started("run", "--until", "live") as run:
-        case.until(run, "paused", "items")
+        case.until(run, "paused", "tags")
         wait_for(lambda: "vnode_backfill_progress_ratio" in _metrics(case), "the page answers", seconds=240)
         assert 'table="' not in _metrics(case)
         case.command("resume")

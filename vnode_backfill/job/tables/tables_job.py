@@ -32,6 +32,7 @@ from vnode_backfill.job.run.driver_tools import DriverTools
 from vnode_backfill.job.run.loop import Until
 from vnode_backfill.job.run.services import Services
 from vnode_backfill.job.tables.kept_versions import KeptVersions
+from vnode_backfill.job.tables.late_stops import acknowledge_late_stops
 from vnode_backfill.job.tables.open import OpenedTables
 from vnode_backfill.job.tables.reopening import AsideTries, Reopening
 from vnode_backfill.job.tables.running_table import OpenedTable, RunningTable
@@ -295,8 +296,9 @@ class TablesJob:
             table.performer.close()
         try:
             self._note_aside()
+            acknowledge_late_stops(self._store, self.tables)
         except BackfillError as error:
-            log.warning("tables that are set aside cannot be noted error=%s", error.message)
+            log.warning("tables that are set aside, or stops that came late, cannot be noted error=%s", error.message)
         self._parts.watch.close(self.tables, self.aside)
         self._shared.close()
         self._tools.close()
