@@ -7,6 +7,8 @@ updated, and the job is run again until it has applied them.
 - **Log stage**: CPU of the driver from the first order to capture the log until the last table has its changes in its
   buffer. The changes are few enough that the driver reads them itself, so no other process takes part.
 - **Followed**: CPU of the whole process, less that of a run that finds nothing to do. Merges are in it.
+- **In the lake**: seconds from the first order to capture the log until the last table has merged its changes. So long
+  the last change lags, without the start of the process.
 """
 
 from __future__ import annotations
@@ -71,10 +73,11 @@ def _job(bench: Bench, names: list[str]) -> Job:
 
 @dataclass(frozen=True, slots=True)
 class _Follow:
-    """CPU-seconds of the log stage, and of following as a whole."""
+    """CPU-seconds of the log stage, and of following as a whole; seconds until all changes are in the lake."""
 
     log: float
     whole: float
+    lag: float
 
 
 def _followed(bench: Bench, names: list[str]) -> list[Figure]:
@@ -85,6 +88,7 @@ def _followed(bench: Bench, names: list[str]) -> list[Figure]:
         of = f"{_CHANGES:,} changes of {count}"
         figures.append(figure("tables", f"{of}: log stage", [1e6 * each.log / _CHANGES], "CPU-µs/change"))
         figures.append(figure("tables", f"{of}: followed", [1e6 * each.whole / _CHANGES], "CPU-µs/change"))
+        figures.append(figure("tables", f"{of}: in the lake", [each.lag], "s"))
         goal = "< 1.2" if count != _CHANGED[0] else ""
         figures.append(figure("tables", f"{of}: log stage against one", [each.log / first.log], "×", goal=goal))
     return figures
@@ -106,7 +110,13 @@ def _follow(bench: Bench, names: list[str], changed: list[str]) -> _Follow:
     for name in changed:
         bench.check(job.lake / name, name)
     shutil.rmtree(job.folder)
-    return _Follow(_log_cpu(run), run.spent.cpu.total - idle.spent.cpu.total)
+    return _Follow(_log_cpu(run), run.spent.cpu.total - idle.spent.cpu.total, _lag(run))
+
+
+def _lag(run: JobRun) -> float:
+    """A table without changes has nothing to merge, and no mark of it."""
+    merged = [mark.at for mark in run.marks if mark.name == "MergeEpoch" and mark.moment == "after"]
+    return max(merged) - run.at("BufferChanges", "before")
 
 
 def _log_cpu(run: JobRun) -> float:
