@@ -161,7 +161,7 @@ class Answers:
         if report is not None and table:
             report = report.parts.get(table)
         vnodes = () if report is None else report.vnodes[first : last + 1]
-        return _json(json.dumps({"vnodes": [asdict(vnode) for vnode in vnodes]}))
+        return _json(json.dumps({"vnodes": [vnode._asdict() for vnode in vnodes]}))
 
     def _progress(self) -> Answer:
         report = self._newest()

@@ -58,12 +58,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple
 
-from progress.state.backfill_state import BackfillState, Failure, Phase, Request, VnodeState
+from progress.state.backfill_state import BackfillState, Failure, Phase, Request
 from progress.state.definition_report import WHOLE, DefinitionProgress, definition_of
 from progress.state.estimates import Estimates, left_of
 from progress.state.planning import PlanProgress
 from progress.state.target_health import TargetHealth
+from vnode_backfill.words.bitmap import VnodeBitmap
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key import VnodeId
 
@@ -181,8 +184,9 @@ class Observed:
 NOTHING_OBSERVED = Observed()
 
 
-@dataclass(frozen=True, slots=True)
-class VnodeProgress:
+class VnodeProgress(NamedTuple):
+    """A tuple, because a job of a hundred tables makes tens of thousands of them a second."""
+
     vnode: VnodeId
     phase: Phase
     rows: int
@@ -321,7 +325,7 @@ class Report:
             shown["tables"] = [table.to_json() for table in self.tables]
             shown["reported"] = list(seen.reported)
         if per_vnode:
-            shown["vnodes"] = [asdict(vnode) for vnode in self.vnodes]
+            shown["vnodes"] = [vnode._asdict() for vnode in self.vnodes]
         return json.dumps(shown, default=_time)
 
 
@@ -400,25 +404,28 @@ def eta_of(phase: JobPhase, left: int, rows_per_second: float | None) -> float |
 
 
 def _workers(state: BackfillState) -> tuple[WorkerProgress, ...]:
+    worker_of, rows = _worker_of_each(state.assignment), [0] * len(state.assignment)
+    for vnode in state.vnodes:
+        rows[worker_of[vnode.vnode]] += vnode.rows
     return tuple(
-        WorkerProgress(worker, str(bitmap), len(bitmap), sum(state.vnodes[vnode].rows for vnode in bitmap))
-        for worker, bitmap in enumerate(state.assignment)
+        WorkerProgress(worker, str(bitmap), len(bitmap), rows[worker]) for worker, bitmap in enumerate(state.assignment)
     )
 
 
 def _vnodes(state: BackfillState) -> tuple[VnodeProgress, ...]:
-    workers = {vnode: worker for worker, bitmap in enumerate(state.assignment) for vnode in bitmap}
+    workers = _worker_of_each(state.assignment)
+    # By identity: vnodes that were read together share their offsets, and there may be very many of them.
+    offsets = {id(vnode.applied): vnode.applied for vnode in state.vnodes}
+    texts = {number: str(offset) for number, offset in offsets.items()}
+    return tuple(
+        [VnodeProgress(v.vnode, v.phase, v.rows, v.epoch, workers[v.vnode], texts[id(v.applied)]) for v in state.vnodes]
+    )
 
-    texts: dict[int, str] = {}
-    """By identity: vnodes that were read together share their offsets, and there may be very many of them."""
 
-    def progress(vnode: VnodeState) -> VnodeProgress:
-        applied = texts.get(id(vnode.applied))
-        if applied is None:
-            applied = texts[id(vnode.applied)] = str(vnode.applied)
-        return VnodeProgress(vnode.vnode, vnode.phase, vnode.rows, vnode.epoch, workers[vnode.vnode], applied)
-
-    return tuple(map(progress, state.vnodes))
+@lru_cache(maxsize=8)
+def _worker_of_each(assignment: tuple[VnodeBitmap, ...]) -> Mapping[VnodeId, int]:
+    """The tables of a job have the same assignment, but for a moment of a rescale."""
+    return {vnode: worker for worker, bitmap in enumerate(assignment) for vnode in bitmap}
 
 
 def _requests(state: BackfillState, asked: tuple[AskedRequest, ...]) -> tuple[RequestProgress, ...]:

@@ -44,6 +44,7 @@ _WORST_FIRST = (
     JobPhase.FAILED,
 )  # fmt: skip
 _PHASES = list(Phase)
+_PLACES = {phase: place for place, phase in enumerate(_PHASES)}
 _REFUSED = re.compile(r"refused\s+\S+\s+(.+)")
 """A line of `words.finding.render`."""
 
@@ -226,15 +227,15 @@ def grid_of(parts: Sequence[Report], known: KnownNumbers | None = None) -> tuple
     rows = np.sum([each for each, _ in numbers], axis=0).tolist()
     phases = np.min([each for _, each in numbers], axis=0).tolist()
     return tuple(
-        replace(vnode, rows=count, phase=_PHASES[phase])
+        vnode._replace(rows=count, phase=_PHASES[phase])
         for vnode, count, phase in zip(parts[0].vnodes, rows, phases, strict=True)
     )
 
 
 def _numbers(vnodes: tuple[VnodeProgress, ...]) -> Numbers:
     """Rows and phases of one table."""
-    rows = np.fromiter((vnode.rows for vnode in vnodes), np.int64, len(vnodes))
-    return rows, np.fromiter((_PHASES.index(vnode.phase) for vnode in vnodes), np.int64, len(vnodes))
+    rows = np.fromiter([vnode.rows for vnode in vnodes], np.int64, len(vnodes))
+    return rows, np.fromiter([_PLACES[vnode.phase] for vnode in vnodes], np.int64, len(vnodes))
 
 
 def _workers(parts: Sequence[Report]) -> tuple[WorkerProgress, ...]:

@@ -106,7 +106,7 @@ class _Known:
         """The table rests, and the log was read for it up to there; `text` is what that is shown as."""
         vnodes = report.vnodes
         if now - self.vnodes_at >= _RESTING_EVERY:
-            vnodes, self.vnodes_at = tuple(replace(vnode, applied=text) for vnode in vnodes), now
+            vnodes, self.vnodes_at = tuple([vnode._replace(applied=text) for vnode in vnodes]), now
         place = reached.in_era(0).order
         self.report = replace(report, written=text, applied=text, places=(place, place), vnodes=vnodes)
         self.reached = reached
