@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import NoReturn, Self
 
 from progress.state.backfill_state import BackfillState
-from progress.state.report import JobPhase, phase_of
+from progress.state.make_report import phase_of
+from progress.state.report import JobPhase
 from progress.store.store import StateStore
 from vnode_backfill.commands.cli import main as run_command
 from vnode_backfill.config.job import Config, load_config

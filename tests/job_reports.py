@@ -9,7 +9,8 @@ from datetime import datetime
 from consume_upstream.log.offset import CdcOffset, VisibleAt
 from progress.state.backfill_state import BackfillState, Phase, Request, RequestKind, VnodeState, new_state
 from progress.state.estimates import Estimates
-from progress.state.report import AskedRequest, Observed, Report, Subject, report_of
+from progress.state.make_report import report_of
+from progress.state.report import AskedRequest, Observed, Report, Subject
 from vnode_backfill.words.bitmap import reassign, split_evenly
 from vnode_backfill.words.epoch import Epoch
 from vnode_backfill.words.key import KeyKind, KeyPart, VnodeId

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from progress.state.backfill_state import Failure
-from progress.state.report import Observed, Report, Retry, Subject, report_of
+from progress.state.make_report import report_of
+from progress.state.report import Observed, Report, Retry, Subject
 from progress.state.tables_report import summed_up
 from tests.job_reports import RUNNING, ImaginaryJob
 from vnode_backfill.words.epoch import Epoch

@@ -230,12 +230,12 @@ class BackfillState:
 
     @property
     def rows(self) -> int:
-        return sum(v.rows for v in self.vnodes)
+        return sum([v.rows for v in self.vnodes])
 
     @property
     def ranges(self) -> int:
         """How many ranges count as read."""
-        return sum(len(v.reads) for v in self.vnodes)
+        return sum([len(v.reads) for v in self.vnodes])
 
     def worker_of(self, vnode: VnodeId) -> int:
         return next(i for i, bitmap in enumerate(self.assignment) if vnode in bitmap)

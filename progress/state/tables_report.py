@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from progress.state.backfill_state import Phase
 from progress.state.definition_report import DefinitionProgress, definitions_together
+from progress.state.make_report import eta_of
 from progress.state.report import (
     SET_ASIDE,
     JobPhase,
@@ -30,7 +31,6 @@ from progress.state.report import (
     TableProgress,
     VnodeProgress,
     WorkerProgress,
-    eta_of,
 )
 from progress.state.target_health import healths_together
 from vnode_backfill.words.epoch import Epoch

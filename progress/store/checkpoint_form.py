@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from progress.state.backfill_state import BackfillState, RequestKind
 from progress.state.estimates import Estimates
-from progress.state.report import percent_of
+from progress.state.make_report import percent_of
 from progress.store.lease import Lease
 from progress.store.rows.checkpoint_rows import (
     CHECKPOINT_SCHEMA,

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from progress.state.backfill_state import BackfillState, RequestKind
 from progress.state.estimates import Estimates
-from progress.state.report import percent_of
+from progress.state.make_report import percent_of
 from progress.state.walk_state import Walk, rows_left, shown, walk_plan_of
 from progress.store.lease import Lease, Process
 from progress.store.rows.checkpoint_rows import (

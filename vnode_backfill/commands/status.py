@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from progress.state.report import Observed, Report, Subject, report_of
+from progress.state.make_report import report_of
+from progress.state.report import Observed, Report, Subject
 from progress.store.lease import Lease
 from progress.store.observed import ObservedFile
 from progress.store.store import StateStore

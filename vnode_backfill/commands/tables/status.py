@@ -11,16 +11,8 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from progress.state.backfill_state import Failure
-from progress.state.report import (
-    REMOVED,
-    JobPhase,
-    Observed,
-    Report,
-    Retry,
-    Subject,
-    TableProgress,
-    report_of,
-)
+from progress.state.make_report import report_of
+from progress.state.report import REMOVED, JobPhase, Observed, Report, Retry, Subject, TableProgress
 from progress.state.tables_report import reason_of, summed_up
 from progress.store.lease import Lease
 from progress.store.observed import ObservedFile, TableSeen

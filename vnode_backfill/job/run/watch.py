@@ -17,7 +17,8 @@ from progress.faces.reporters import Reporter, Reporters, load_reporters
 from progress.faces.terminal import open_view
 from progress.faces.web import open_web
 from progress.state.estimates import Estimates
-from progress.state.report import NOTHING_IN_HAND, Observed, RateWindow, Report, Retry, Subject, report_of
+from progress.state.make_report import report_of
+from progress.state.report import NOTHING_IN_HAND, Observed, RateWindow, Report, Retry, Subject
 from progress.store.observed import ObservedFile, ObservedReporter
 from vnode_backfill.config.job import Config
 from vnode_backfill.config.values import reveal

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from consume_upstream.log.offset import CdcOffset
 from progress.state.barriers import LocalBarrierManager
-from progress.state.report import phase_of
+from progress.state.make_report import phase_of
 from vnode_backfill.config.job import Config
 from vnode_backfill.decide.coordination import Stage
 from vnode_backfill.decide.protocol import Action, Event, MergeEpoch

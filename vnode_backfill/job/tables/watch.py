@@ -21,17 +21,8 @@ from progress.faces.reporters import Reporter, Reporters
 from progress.faces.terminal import open_view
 from progress.state.backfill_state import BackfillState
 from progress.state.estimates import Estimates
-from progress.state.report import (
-    NOTHING_IN_HAND,
-    JobPhase,
-    Observed,
-    RateWindow,
-    Report,
-    Retry,
-    Subject,
-    VnodeProgress,
-    report_of,
-)
+from progress.state.make_report import report_of
+from progress.state.report import NOTHING_IN_HAND, JobPhase, Observed, RateWindow, Report, Retry, Subject, VnodeProgress
 from progress.state.tables_report import KnownNumbers, grid_of, reason_of, summed_up
 from progress.store.observed import ObservedFile, ObservedReporter
 from progress.store.tables_store import TablesStore

@@ -27,7 +27,8 @@ from pyspark.sql import SparkSession
 from devkit.errors import DevkitError
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.waiting import wait_for
-from progress.state.report import JobPhase, phase_of
+from progress.state.make_report import phase_of
+from progress.state.report import JobPhase
 from tests.system.job.followed_hints import carry_out
 from tests.system.job.tables.changed_tables import ChangedTables, changed_tables
 from tests.system.job.tables.many_tables import Here

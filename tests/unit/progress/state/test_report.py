@@ -13,17 +13,8 @@ from hypothesis import strategies as st
 from consume_upstream.log.statement import FoundStatement
 from progress.state.backfill_state import Acknowledgement, BackfillState, Controls, Failure, Phase, Request, RequestKind
 from progress.state.estimates import Estimates, left_of
-from progress.state.report import (
-    AskedRequest,
-    JobPhase,
-    Observed,
-    RateWindow,
-    Retry,
-    Subject,
-    percent_of,
-    phase_of,
-    report_of,
-)
+from progress.state.make_report import percent_of, phase_of, report_of
+from progress.state.report import AskedRequest, JobPhase, Observed, RateWindow, Retry, Subject
 from progress.state.schema_state import CopyNote, DefinitionVersion, SchemaState
 from progress.state.target_health import TargetHealth, VectorHealth
 from tests.unit.progress.state.state_examples import DEFINITION, at, beginning, plan_with
