@@ -170,7 +170,8 @@ class SharedCheckpoints:
         """The newest version; None before the first commit. One of another driver ends what this process holds."""
         with self._lock:
             held, handle = self._newest, self.commits.open()
-            if not _is_of(held, handle):
+            # A write whose answer was lost may have moved the handle that is held here, but not what is known of it.
+            if self._unknown or not _is_of(held, handle):
                 self._newest, self._numbers = self._read(handle), {}
             self._unknown = False
             if self._newest is None or held is None or held.generation != self._newest.generation:

@@ -223,6 +223,21 @@ def test_a_table_that_joins_while_all_are_asked_is_asked_too(asked: Asked, tmp_p
     assert asked.of_every() == [("pause", None, 0)]
 
 
+def test_a_stop_of_all_asks_tables_that_join_meanwhile(asked: Asked, tmp_path: Path) -> None:
+    """Otherwise the job would go on with such a table alone."""
+    calls: list[int] = []
+
+    def made(count: int) -> Request:
+        calls.append(count)
+        if len(calls) == 2:
+            stored(tmp_path / "state", "late").release()
+        return Request(0, RequestKind.STOP)
+
+    assert ask_tables(load_config(asked.file), (), made, "stopped") == 0
+    assert asked.waiting("shop.late") == {name: ["stop"] for name in (*NAMES, "shop.late")}
+    assert asked.of_every() == [], "a table that joins later is not stopped"
+
+
 def test_a_removed_table_is_asked_what_holds_and_nothing_that_is_done_once(asked: Asked) -> None:
     asked("tables", "remove", "shop.Items")
     asked("throttle", "--rows-per-second", "700")

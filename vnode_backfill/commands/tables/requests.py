@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 
 from progress.state.backfill_state import Phase, Request, RequestKind
@@ -49,8 +49,13 @@ def ask_tables(config: Config, only: Sequence[str], request: Request | Callable[
         _ask_every(store, made, every)
     elif counts:
         store.append_requests({name: made(count) for name, count in counts.items()}, owner(), socket.gethostname())
+        if every is not None and every.kind is RequestKind.STOP:
+            counts = _ask_joined(config, every, counts)
     else:
-        raise StateError(f"no table of job {config.job} is copied, so there is nothing to ask")
+        raise StateError(
+            f"no table of job {config.job} is copied, so there is nothing to ask",
+            hint="`vnode-backfill status` says why each is set aside.",
+        )
     kind = (every or made(next(iter(counts.values())))).kind
     when = "at the next barrier" if lease else "when the job is run again"
     print(f"request to {_tables(counts, everything=not only)}: {kind} ({what}), {when}")
@@ -119,6 +124,15 @@ def _ask_every(store: TablesStore, made: Callable[[int], Request], every: Reques
         requests = {name: made(count) for name, count in new.items()}
         store.append_requests(requests, owner(), socket.gethostname(), every=later)
         asked, later = asked | new.keys(), None
+
+
+def _ask_joined(config: Config, request: Request, counts: Mapping[str, int]) -> dict[str, int]:
+    """Ask the tables that have joined since these were asked; all that were asked. A stop of all forgets none."""
+    asked = dict(counts)
+    while joined := {name: count for name, count in _asked(config, ())[1].items() if name not in asked}:
+        tables_store(config).append_requests(dict.fromkeys(joined, request), owner(), socket.gethostname())
+        asked |= joined
+    return asked
 
 
 def _asked(config: Config, only: Sequence[str]) -> tuple[TablesStore, dict[str, int]]:

@@ -211,7 +211,13 @@ def _ask_for_workers(store: TablesStore, opened: OpenedTables, asked: int | None
 
     if asked is None:
         return
-    others = [table.name for table in opened.tables if asked != len(table.opened.state.assignment)]
+    states = {table.name: table.opened.state for table in opened.tables}
+    rescaled = {
+        name
+        for name, waiting in store.unacknowledged(states).items()
+        if any(each.kind is RequestKind.RESCALE for each in waiting)
+    }
+    others = [name for name, state in states.items() if asked != len(state.assignment) or name in rescaled]
     request = Request(0, RequestKind.RESCALE, workers=asked)
     if any(replace(each.request, id=0) == request for each in store.asked_of_every()):
         every = None

@@ -39,7 +39,13 @@ def as_asked(state: BackfillState, plan: SplitPlan, asked: Iterable[AskedRequest
 
 
 def ask_what_came_since(store: TablesStore, names: Collection[str], known: Collection[AskedRequest]) -> None:
-    """Ask these tables for what all tables were asked after `known` was read."""
-    for each in store.asked_of_every():
-        if each not in known:
+    """Ask these tables for what all tables were asked after `known` was read.
+
+    It looks until nothing is new: whoever asks meanwhile may have asked these tables before this does, and what was
+    asked last must be what is written last.
+    """
+    seen = list(known)
+    while new := [each for each in store.asked_of_every() if each not in seen]:
+        for each in new:
             store.append_requests(dict.fromkeys(names, each.request), each.who, each.host)
+        seen += new

@@ -32,7 +32,7 @@ from vnode_backfill.job.run.driver_tools import DriverTools
 from vnode_backfill.job.run.loop import Until
 from vnode_backfill.job.run.services import Services
 from vnode_backfill.job.tables.kept_versions import KeptVersions
-from vnode_backfill.job.tables.late_stops import acknowledge_late_stops
+from vnode_backfill.job.tables.late_stops import acknowledge_earlier_stops, acknowledge_late_stops
 from vnode_backfill.job.tables.open import OpenedTables
 from vnode_backfill.job.tables.reopening import AsideTries, Reopening
 from vnode_backfill.job.tables.running_table import OpenedTable, RunningTable
@@ -154,7 +154,11 @@ class TablesJob:
             if isinstance(table.run.ending, NewCopy):
                 self._renew(table, table.run.ending)
             if table.name not in self._renewing and self._take_ups.take(table.name):
-                self._reopen(table, partial(self._parts.take_up, table.table))
+                self._reopen(table, partial(self._taken_up, table.table))
+
+    def _taken_up(self, table: OpenedTable) -> OpenedTable:
+        acknowledge_earlier_stops(self._store, table.name)
+        return self._parts.take_up(table)
 
     def _is_up_to_date(self) -> bool:
         if self._renewing or self._aside_waiting():
@@ -234,6 +238,8 @@ class TablesJob:
         if not due and not asked:
             return
         try:
+            for name in asked:
+                acknowledge_earlier_stops(self._store, name)
             self._added.append(self._parts.open_aside(sorted({*due, *asked})))
         except FencedError:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 from progress.state.backfill_state import Controls, Request, RequestKind
 from progress.state.report import AskedRequest
@@ -16,6 +17,7 @@ from vnode_backfill.job.tables.joining import as_asked, ask_what_came_since, wit
 from vnode_backfill.words.bitmap import VnodeBitmap
 
 PAUSE = Request(0, RequestKind.PAUSE)
+RESUME = Request(0, RequestKind.RESUME)
 SLOW = Request(0, RequestKind.RATE_LIMIT, rows_per_second=5)
 ONE_WORKER = Request(0, RequestKind.RESCALE, workers=1)
 
@@ -47,6 +49,27 @@ def test_what_all_tables_were_asked_while_a_table_was_created_is_asked_of_it_too
     found = store.unacknowledged(dict.fromkeys(("shop.a", "shop.b"), beginning(PLAN, workers=2)))
     assert [each.kind for each in found["shop.b"]] == [RequestKind.RATE_LIMIT]
     assert [each.kind for each in found["shop.a"]] == [RequestKind.PAUSE, RequestKind.RATE_LIMIT]
+
+
+class ResumedMeanwhile:
+    """A store in which an operator resumes all tables right before the driver writes for the first time."""
+
+    def __init__(self, store: TablesStore) -> None:
+        self.store, self.asked_of_every, self._is_first = store, store.asked_of_every, True
+
+    def append_requests(self, requests: dict[str, Request], who: str, host: str) -> None:
+        if self._is_first:
+            self._is_first = False
+            self.store.append_requests(dict.fromkeys(("shop.a", "shop.b"), RESUME), "ben", "host", every=RESUME)
+        self.store.append_requests(requests, who, host)
+
+
+def test_what_was_asked_last_is_what_a_new_table_is_asked_last(tmp_path: Path) -> None:
+    store = stored(tmp_path, "a", "b")
+    store.append_requests({"shop.a": PAUSE}, "anna", "host", every=PAUSE)
+    ask_what_came_since(cast(TablesStore, ResumedMeanwhile(store)), ["shop.b"], ())
+    found = store.unacknowledged({"shop.b": beginning(PLAN, workers=2)})
+    assert [each.kind for each in found["shop.b"]] == [RequestKind.RESUME, RequestKind.PAUSE, RequestKind.RESUME]
 
 
 def test_new_tables_have_the_vnodes_of_the_job_and_no_more_workers_than_that(tmp_path: Path) -> None:

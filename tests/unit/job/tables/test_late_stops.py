@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from progress.state.backfill_state import BackfillState, Request, RequestKind
+from progress.state.backfill_state import BackfillState, Controls, Request, RequestKind
 from progress.store.tables_store import TablesStore
 from tests.unit.progress.store.tables_folder import PLAN, stored
-from vnode_backfill.job.tables.late_stops import acknowledge_late_stops
+from vnode_backfill.job.tables.late_stops import acknowledge_earlier_stops, acknowledge_late_stops
 from vnode_backfill.job.tables.running_table import RunningTable
 from vnode_backfill.words.schema_change import Ended
 
 STOP, PAUSE = Request(0, RequestKind.STOP), Request(0, RequestKind.PAUSE)
+RESUME = Request(0, RequestKind.RESUME)
 
 
 def saved_of(store: TablesStore, name: str) -> BackfillState:
@@ -33,7 +36,7 @@ def table_of(store: TablesStore, name: str, *, has_stopped: bool, ending: Ended 
 
 @pytest.mark.parametrize(
     ("has_stopped", "ending", "left"),
-    [(True, None, ["pause"]), (False, None, ["stop", "pause"]), (True, Ended("dropped"), ["stop", "pause"])],
+    [(True, None, ["pause"]), (False, None, ["stop", "pause"]), (True, Ended("dropped"), ["pause"])],
 )
 def test_the_driver_acknowledges_stops_of_tables_that_have_stopped(
     tmp_path: Path, has_stopped: bool, ending: Ended | None, left: list[str]
@@ -44,3 +47,42 @@ def test_the_driver_acknowledges_stops_of_tables_that_have_stopped(
     acknowledge_late_stops(store, [table_of(store, name, has_stopped=has_stopped, ending=ending)])
     asked = store.unacknowledged({name: saved_of(store, name)})
     assert [str(each.kind) for each in asked[name]] == left
+
+
+def left_of(store: TablesStore, name: str) -> list[str]:
+    asked = store.unacknowledged({name: saved_of(store, name)})
+    return [str(each.kind) for each in asked.get(name, ())]
+
+
+def test_a_stop_of_a_table_that_is_set_aside_is_acknowledged(tmp_path: Path) -> None:
+    """It was asked with all others, and nothing was at work for it."""
+    stored(tmp_path, "orders", "items").release()
+    store = TablesStore(str(tmp_path), "shop")
+    store.acquire_lease("boris", timedelta(minutes=1))
+    store.table("shop.orders").acquire_lease("boris", timedelta(minutes=1))
+    store.append_requests(dict.fromkeys(("shop.orders", "shop.items"), STOP), "anna", "host")
+    acknowledge_late_stops(store, [table_of(store, "shop.orders", has_stopped=True)])
+    assert left_of(store, "shop.orders") == left_of(store, "shop.items") == []
+
+
+def test_a_table_that_rested_stays_where_the_log_was_read_up_to(tmp_path: Path) -> None:
+    """What the driver has in memory of it is from before it rested."""
+    store, name = stored(tmp_path, "orders"), "shop.orders"
+    table = table_of(store, name, has_stopped=True)
+    before = saved_of(store, name)
+    ahead = replace(before, revision=before.revision + 1, controls=Controls(rows_per_second=7))
+    store.commit_together([(store.table(name), ahead)])
+    store.append_requests({name: STOP}, "anna", "host")
+    acknowledge_late_stops(store, [table])
+    after = saved_of(store, name)
+    assert (after.controls, after.revision, left_of(store, name)) == (ahead.controls, ahead.revision + 1, [])
+
+
+def test_only_stops_before_the_request_that_takes_a_table_up_are_acknowledged(tmp_path: Path) -> None:
+    store, name = stored(tmp_path, "orders"), "shop.orders"
+    for request in (STOP, RESUME, STOP):
+        store.append_requests({name: request}, "anna", "host")
+    acknowledge_earlier_stops(store, name)
+    assert left_of(store, name) == ["resume", "stop"]
+    acknowledge_earlier_stops(store, name)
+    assert left_of(store, name) == ["resume", "stop"]

@@ -18,7 +18,7 @@ from tests.unit.progress.state.test_parked import FAR, live
 from tests.unit.progress.store.state_folder import following
 from tests.unit.progress.store.tables_folder import stored
 from vnode_backfill.words.epoch import Epoch
-from vnode_backfill.words.errors import FencedError, LawBrokenError, StateError
+from vnode_backfill.words.errors import FencedError, LawBrokenError, StateError, StateUnavailableError
 
 MINUTE = timedelta(minutes=1)
 NAMES = ("shop.items", "shop.orders")
@@ -76,6 +76,27 @@ def test_what_this_driver_has_written_it_does_not_ask_the_log_for(
     monkeypatch.undo()
     again = TablesStore(str(tmp_path), "shop")
     assert states_of(again) == states_of(store)
+
+
+def test_a_commit_whose_answer_was_lost_is_not_taken_back_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library moves the handle that is held to the version it has written, also if opening that fails then."""
+    store, opened, reopen = stored(tmp_path, "items", "orders"), list[str](), StateTable.open
+    commits = next_of(store, *NAMES)
+
+    def fails_once(table: StateTable) -> DeltaTable | None:
+        opened.append(table.uri)
+        if [uri.endswith("checkpoints") for uri in opened].count(True) == 1:
+            raise StateUnavailableError("nobody answers")
+        return reopen(table)
+
+    monkeypatch.setattr(StateTable, "open", fails_once)
+    with pytest.raises(StateUnavailableError):
+        store.commit_together(commits)
+    monkeypatch.undo()
+    store.commit_together(commits[:1])
+    assert states_of(TablesStore(str(tmp_path), "shop")) == dict(zip(NAMES, (s for _, s in commits), strict=True))
 
 
 def test_the_numbers_of_an_earlier_version_are_its_own(tmp_path: Path) -> None:
