@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
+_NOBODY_READS = 141
+"""What a shell says of a program that ended because nobody read what it printed."""
+
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command and end the process with its exit code.
@@ -36,11 +40,23 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         hide_pandas()
         # To look for plugins of pydantic is to read what every installed package says of itself.
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    code = _end_code(arguments, ends_process=True)
+    try:
+        code = _end_code(arguments, ends_process=True)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        code = _NOBODY_READS
     logging.shutdown()
-    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of what is printed is gone. It has seen enough, as `head` has after some lines."""
+    printed = select.poll()
+    printed.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & select.POLLERR for _, event in printed.poll(0))
 
 
 def execute(argv: Sequence[str]) -> int:

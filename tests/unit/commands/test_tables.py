@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -99,6 +101,17 @@ def test_status_shows_all_tables_some_or_one(asked: Asked) -> None:
     assert (one["job"], one["ranges_total"], len(one["vnodes"]), "tables" in one) == ("shop.orders", 3, 4, False)
     assert one["sink"].endswith("/lake/orders")
     assert "set aside: checks refuse it" in asked("status", "--table", "shop.audit")
+
+
+def test_status_ends_without_a_traceback_when_its_reader_has_seen_enough(asked: Asked) -> None:
+    """As with `vnode-backfill status | head -3`."""
+    command = [sys.executable, "-m", "vnode_backfill", "status", "--config", str(asked.file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
 
 
 @pytest.mark.parametrize("name", ["status", "pause", "tables"])
