@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from progress.state.backfill_state import BackfillState, RequestKind
 from progress.state.estimates import Estimates
 from progress.state.report import percent_of
+from progress.store.kind_of_job import of_many_tables
 from progress.store.lease import Lease
 from progress.store.rows.checkpoint_rows import (
     CHECKPOINT_SCHEMA,
@@ -64,10 +65,7 @@ class OwnCheckpoints:
             generation = handle.transaction_version(DRIVER) or 0
         rows = self.commits.read(handle)
         if rows.schema != CHECKPOINT_SCHEMA and TABLE in rows.schema.names:
-            raise StateError(
-                f"job {self._job!r} is a job of many tables",
-                hint="Name them with `mysql.tables`, or give this job another name.",
-            )
+            raise of_many_tables(self._job)
         document, lease = document_of(rows, JOB), document_of(rows, LEASE)
         if document is not None:
             check_version(document)
