@@ -129,7 +129,7 @@ def _work(config: Config, arguments: argparse.Namespace) -> int:
         case "cut":
             from vnode_backfill.commands.tables.cut import cut
 
-            return cut(config, as_json=arguments.json)
+            return cut(config, as_json=arguments.json, only=only)
         case "verify":
             from vnode_backfill.commands.verify import verify
 
@@ -258,7 +258,7 @@ def _add_looks(
     status.add_argument("--per-vnode", action="store_true", help="list every vnode")
     status.add_argument("--watch", action="store_true", help="show it again every second until interrupted")
     commands.add_parser(
-        "cut", parents=[common, as_json], help="one offset, and the version of each of many targets there"
+        "cut", parents=[common, as_json, tables], help="one offset, and the version of each of many targets there"
     )
 
 

@@ -43,16 +43,18 @@ def verify(
     if config.many:
         tasks = partial(_tasks, config, master, quiet=not verbose)
         return verify_tables(config, only, tasks=tasks, compare=_sharing(config), as_json=as_json)
-    check_one_table(config, only)
-    verdict = compare(config, master=master, verbose=verbose)
+    verdict = compare(config, master=master, verbose=verbose, only=only)
     print(verdict.json if as_json else verdict.text)
     return 0 if verdict.equal else 1
 
 
-def compare(config: Config, *, master: str | None, verbose: bool = False) -> Verdict:
-    """Compare source and target of the job's table, or of all its tables."""
+def compare(config: Config, *, master: str | None, verbose: bool = False, only: Sequence[str] = ()) -> Verdict:
+    """Compare source and target of the job's table, or of all its tables, or of those that `only` means."""
     tasks = partial(_tasks, config, master, quiet=not verbose)
-    return compare_tables(config, (), tasks=tasks, compare=_sharing(config)) if config.many else _verdict(config, tasks)
+    if config.many:
+        return compare_tables(config, only, tasks=tasks, compare=_sharing(config))
+    check_one_table(config, only)
+    return _verdict(config, tasks)
 
 
 def _sharing(config: Config) -> CompareTable:

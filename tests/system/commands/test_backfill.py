@@ -100,6 +100,10 @@ def test_many_tables_are_run_beside_the_main_thread_and_one_that_is_set_aside_is
         found = {table.name: (table.phase, table.live) for table in job.status().tables}
         assert found == {"door.orders": _LIVE, "door.items": _LIVE, "door.keyless": ("set aside", False)}
         assert not job.verify(spark=spark).equal, "a table that is set aside is not compared"
+        chosen = job.verify("door.items", "door.ord*", spark=spark)
+        assert (chosen.equal, chosen.text.splitlines()[-1]) == (
+            True, f"verified: {ROWS + 2:,} rows in 2 tables, 0 differences",
+        )  # fmt: skip
         execute(case.server, "door", "ALTER TABLE keyless ADD COLUMN id INT PRIMARY KEY")
         report = notebook.submit(lambda: job.run(until="live", spark=spark)).result()
     assert [(table.phase, table.live) for table in report.tables] == [_LIVE] * 3
