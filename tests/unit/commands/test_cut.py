@@ -39,6 +39,22 @@ def asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Asked:
     return made
 
 
+def test_tables_that_are_left_out_are_printed_after_the_targets_with_the_reason(asked: Asked) -> None:
+    offset, *lines = asked("cut").splitlines()
+    assert offset == f"offset   {at(100)} at {AT.isoformat()}"
+    assert lines == [
+        ITEMS, ORDERS, "left out    shop.events: the log is gone", "left out    shop.order_lines: snapshot",
+    ]  # fmt: skip
+
+
+def test_the_document_names_tables_that_are_left_out(asked: Asked) -> None:
+    found = json.loads(asked("cut", "--json"))
+    assert [each["name"] for each in found["tables"]] == ["shop.Items", "shop.orders"]
+    assert found["left_out"] == [
+        {"name": "shop.events", "reason": "the log is gone"}, {"name": "shop.order_lines", "reason": "snapshot"},
+    ]  # fmt: skip
+
+
 def test_some_tables_of_a_cut_are_shown_with_its_offset(asked: Asked) -> None:
     whole = asked("cut").splitlines()
     assert asked("cut", "--table", "shop.o*").splitlines() == [whole[0], ORDERS, whole[-1]]
