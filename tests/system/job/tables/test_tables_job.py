@@ -76,6 +76,25 @@ def test_the_table_with_a_priority_is_live_first_and_then_the_smallest(
     assert case.wrong() == {}
 
 
+@pytest.mark.parametrize("source_server", ["mariadb"], indirect=True)
+def test_a_table_whose_entry_has_a_path_has_its_rows_there_and_not_where_the_template_says(
+    source_server: SqlServer, database: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    apart = {"pairs": tmp_path / "other lake" / "of pairs"}
+    case = Tables(source_server, tmp_path, database, apart=apart)
+    entry = {"table": f"{database}.pairs", "delta": {"path": str(apart["pairs"]), "merge": "rewrite"}}
+    case.mysql = {"tables": [f"{database}.*", entry]}
+    for name in ("numbers", "pairs"):
+        case.create(name, name)
+    assert Here(case, spark).run() == {}
+    execute(source_server, database, "UPDATE pairs SET v = -v WHERE a < 9", "UPDATE numbers SET v = -v WHERE id < 9")
+    assert Here(case, spark).run() == {}
+    assert case.wrong() == {}
+    assert [path.name for path in case.lake.iterdir()] == ["numbers"]
+    assert "deletionVectors" in str(DeltaTable(str(case.target_of("numbers"))).protocol())
+    assert "deletionVectors" not in str(DeltaTable(str(apart["pairs"])).protocol())
+
+
 SEAMS = (
     "after:ReadRanges:3", "before:CommitReceipts:5", "after:BufferChanges:9", "before:CommitEpoch:20",
     "after:CommitEpoch:20", "after:MergeEpoch:3", "before:WriteFile:2", "before:CommitMerge:3", "after:CommitMerge:3",
