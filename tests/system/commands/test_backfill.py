@@ -47,11 +47,20 @@ def test_the_documented_example_copies_a_table_and_leaves_the_session_alive(
     assert spark.range(3).count() == 3
 
 
-def test_a_job_continues_from_python_and_says_how_far_it_is(case: JobCase, spark: SparkSession) -> None:
-    job = Backfill.from_yaml(case.config)
+def test_a_job_of_arguments_continues_and_says_how_far_it_is(
+    case: JobCase, spark: SparkSession, tmp_path: Path
+) -> None:
+    server = case.server
+    mysql = {"host": server.host, "port": server.port, "user": server.user, "database": "door", "table": "orders"}
+    job = Backfill(
+        job="case", mysql=mysql, sink={"delta": {"path": str(case.lake)}}, workers=2, vnodes=16, ui={"port": 0},
+        state={"path": f"{tmp_path}/state"}, epoch={"backfill": "1s", "live": "200ms"}, limits={"range_rows": 500},
+    )  # fmt: skip
     first = job.run(spark=spark)
+    assert (first.ranges_total, len(first.vnodes)) == (4, 16)
     execute(case.server, "door", "INSERT INTO orders VALUES (-1, 'new')", "DELETE FROM orders WHERE id = 7")
     assert job.run(spark=spark).epoch > first.epoch
+    assert Backfill.from_yaml(case.config).status() == job.status(), "a file that says the same means the same job"
     assert job.status().phase is JobPhase.STOPPED
     assert case.differences() == []
     assert job.verify(spark=spark).equal
