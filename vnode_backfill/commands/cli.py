@@ -211,8 +211,10 @@ def _parser(command: str = "") -> argparse.ArgumentParser:
     """What reads the command line. Where the command is known, others are left out: to make them all takes longer than
     to look at a job."""
     parser = argparse.ArgumentParser(
-        prog="vnode-backfill", description="Copy a live MySQL or MariaDB table into Delta Lake and keep it in step."
-    )
+        prog="vnode-backfill",
+        description="Copy live MySQL or MariaDB tables, or whole databases, into Delta Lake or Apache IoTDB, and follow "
+        "them.",
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"vnode-backfill {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     common = argparse.ArgumentParser(add_help=False)
