@@ -84,7 +84,8 @@ def test_a_table_whose_entry_has_a_path_has_its_rows_there_and_not_where_the_tem
     source_server: SqlServer, database: str, tmp_path: Path, spark: SparkSession
 ) -> None:
     apart = {"pairs": tmp_path / "other lake" / "of pairs"}
-    case = Tables(source_server, tmp_path, database, apart=apart)
+    sink = {"delta": {"path": f"{tmp_path}/lake/{{table}}", "merge": "vectors"}}
+    case = Tables(source_server, tmp_path, database, settings={"sink": sink}, apart=apart)
     entry = {"table": f"{database}.pairs", "delta": {"path": str(apart["pairs"]), "merge": "rewrite"}}
     case.mysql = {"tables": [f"{database}.*", entry]}
     for name in ("numbers", "pairs"):
