@@ -66,6 +66,12 @@ def test_status_is_about_the_tables_that_are_named(tmp_path: Path) -> None:
         job.status("shop.items", "shop.x")
 
 
+def test_nothing_is_compared_where_nothing_may_be_read(tmp_path: Path) -> None:
+    job = Backfill(**settings(tmp_path), limits={"rows_per_second": 0})
+    with pytest.raises(ConfigError, match=r"limits\.rows_per_second is 0: verify may read nothing"):
+        job.verify()
+
+
 def test_a_job_of_one_table_is_asked_about_that_one(tmp_path: Path) -> None:
     job = Backfill(**settings(tmp_path))
     for ask in (job.status, job.verify):
