@@ -17,13 +17,12 @@ from deltalake import DeltaTable
 from progress.state.backfill_state import BackfillState, RequestKind
 from progress.state.estimates import Estimates
 from progress.state.report import percent_of
-from progress.store.kind_of_job import of_many_tables
+from progress.store.kind_of_job import rows_of_one
 from progress.store.lease import Lease
 from progress.store.rows.checkpoint_rows import (
     CHECKPOINT_SCHEMA,
     JOB,
     LEASE,
-    TABLE,
     Bookkeeping,
     check_version,
     document_of,
@@ -63,9 +62,7 @@ class OwnCheckpoints:
             return None
         with state_errors(f"{self.commits.uri} cannot be read"):
             generation = handle.transaction_version(DRIVER) or 0
-        rows = self.commits.read(handle)
-        if rows.schema != CHECKPOINT_SCHEMA and TABLE in rows.schema.names:
-            raise of_many_tables(self._job)
+        rows = rows_of_one(self._job, self.commits.read(handle))
         document, lease = document_of(rows, JOB), document_of(rows, LEASE)
         if document is not None:
             check_version(document)

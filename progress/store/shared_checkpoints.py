@@ -34,7 +34,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from progress.state.parked import ParkedDocument
-from progress.store.kind_of_job import check_no_walk, of_one_table
+from progress.store.kind_of_job import check_no_walk, rows_of_many
 from progress.store.lease import Lease
 from progress.store.rows.checkpoint_rows import CHECKPOINT_SCHEMA, LEASE, TABLE, document_of, document_row
 from progress.store.rows.packed_rows import PackedRows
@@ -317,12 +317,13 @@ class SharedCheckpoints:
         with state_errors(f"{self.commits.uri} cannot be read"):
             generation = handle.transaction_version(DRIVER) or 0
         rows = self.commits.read(handle)
-        if TABLE not in rows.schema.names:
-            raise of_one_table(self._job)
+        rows = rows_of_many(self._job, rows)
         rows = _in_stretches(as_schema(rows.select(SHARED_SCHEMA.names), SHARED_SCHEMA))
         lease, parked = document_of(rows, LEASE), document_of(rows, PARKED)
         stretches = sorted((name, first, count) for name, first, count in _stretches(rows) if name is not None)
         tables = {name: rows.slice(first, count) for name, first, count in stretches}
+        if not tables:
+            check_no_walk(self._folder)
         return _Content(
             handle,
             generation,
