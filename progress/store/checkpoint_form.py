@@ -17,12 +17,12 @@ from deltalake import DeltaTable
 from progress.state.backfill_state import BackfillState, RequestKind
 from progress.state.estimates import Estimates
 from progress.state.make_report import percent_of
+from progress.store.kind_of_job import rows_of_one
 from progress.store.lease import Lease
 from progress.store.rows.checkpoint_rows import (
     CHECKPOINT_SCHEMA,
     JOB,
     LEASE,
-    TABLE,
     Bookkeeping,
     check_version,
     document_of,
@@ -62,12 +62,7 @@ class OwnCheckpoints:
             return None
         with state_errors(f"{self.commits.uri} cannot be read"):
             generation = handle.transaction_version(DRIVER) or 0
-        rows = self.commits.read(handle)
-        if rows.schema != CHECKPOINT_SCHEMA and TABLE in rows.schema.names:
-            raise StateError(
-                f"job {self._job!r} is a job of many tables",
-                hint="Name them with `mysql.tables`, or give this job another name.",
-            )
+        rows = rows_of_one(self._job, self.commits.read(handle))
         document, lease = document_of(rows, JOB), document_of(rows, LEASE)
         if document is not None:
             check_version(document)

@@ -34,6 +34,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from progress.state.parked import ParkedDocument
+from progress.store.kind_of_job import check_no_walk, rows_of_many
 from progress.store.lease import Lease
 from progress.store.rows.checkpoint_rows import CHECKPOINT_SCHEMA, LEASE, TABLE, document_of, document_row
 from progress.store.rows.packed_rows import PackedRows
@@ -107,7 +108,7 @@ class SharedCheckpoints:
     """The commit point of a job of many tables. Safe to use from any thread."""
 
     def __init__(self, folder: StateFolder) -> None:
-        self._job = folder.job
+        self._folder, self._job = folder, folder.job
         self.commits = folder.table("checkpoints", SHARED_SCHEMA)
         self._lock = RLock()
         self._newest: _Content | None = None
@@ -312,19 +313,18 @@ class SharedCheckpoints:
 
     def _read(self, handle: DeltaTable | None) -> _Content | None:
         if handle is None:
+            check_no_walk(self._folder)
             return None
         with state_errors(f"{self.commits.uri} cannot be read"):
             generation = handle.transaction_version(DRIVER) or 0
         rows = self.commits.read(handle)
-        if TABLE not in rows.schema.names:
-            raise StateError(
-                f"job {self._job!r} is a job of one table",
-                hint="Keep `mysql.database` and `mysql.table`, or give the job of many tables another name.",
-            )
+        rows = rows_of_many(self._job, rows)
         rows = _in_stretches(as_schema(rows.select(SHARED_SCHEMA.names), SHARED_SCHEMA))
         lease, parked = document_of(rows, LEASE), document_of(rows, PARKED)
         stretches = sorted((name, first, count) for name, first, count in _stretches(rows) if name is not None)
         tables = {name: rows.slice(first, count) for name, first, count in stretches}
+        if not tables:
+            check_no_walk(self._folder)
         return _Content(
             handle,
             generation,

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Literal
 
 import pyarrow as pa
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
@@ -110,7 +111,10 @@ class StateTable:
     def replace(
         self, handle: DeltaTable | None, rows: pa.Table, transactions: Mapping[str, int] | None = None
     ) -> DeltaTable:
-        """Make `rows` the whole content in one transaction, or raise `OvertakenError` and change nothing."""
+        """Make `rows` the whole content in one transaction, or raise `OvertakenError` and change nothing.
+
+        The columns become those of the rows: a job of another kind that was dropped may have left its own.
+        """
         properties = _once(transactions or {})
         with state_errors(f"{self.uri} cannot be written"):
             if handle is None:
@@ -118,8 +122,9 @@ class StateTable:
             else:
                 try:
                     write_deltalake(
-                        handle, rows, mode="overwrite", commit_properties=properties, writer_properties=_FILES
-                    )
+                        handle, rows, mode="overwrite", schema_mode=_schema_mode(handle, rows),
+                        commit_properties=properties, writer_properties=_FILES,
+                    )  # fmt: skip
                 except CommitFailedError as error:
                     raise OvertakenError(str(error)) from error
         landed = self.open()
@@ -213,6 +218,10 @@ class StateTable:
             if self.open() is not None:
                 raise OvertakenError(str(error)) from error
             raise
+
+
+def _schema_mode(handle: DeltaTable, rows: pa.Table) -> Literal["overwrite"] | None:
+    return None if [field.name for field in handle.schema().fields] == rows.schema.names else "overwrite"
 
 
 def rows_where(rows: pa.Table, kept: Iterable[bool]) -> pa.Table:

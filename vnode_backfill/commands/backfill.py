@@ -81,18 +81,21 @@ class Backfill:
         if lost := run_to_end(self.config, until=until, master=master, face="quiet"):
             raise error_of(self.config.job, lost)
 
-    def status(self) -> Report:
-        """How far the job is, whether somebody runs it or not."""
+    def status(self, *tables: str) -> Report:
+        """How far the job is, or these tables of it, whether somebody runs it or not."""
         from vnode_backfill.commands.status import read_report
 
-        return read_report(chosen_config(self.config))
+        return read_report(chosen_config(self.config), tables)
 
-    def verify(self, *, spark: SparkSession | None = None, master: str | None = None) -> Verdict:
-        """Compare every row of source and target; `equal` says whether they are the same, `text` lists differences."""
+    def verify(self, *tables: str, spark: SparkSession | None = None, master: str | None = None) -> Verdict:
+        """Compare every row of source and target; `equal` says whether they are the same, `text` lists differences.
+
+        `tables` are names or patterns, all without them.
+        """
         from vnode_backfill.commands.verify import compare
 
         with heard_by(log.info), _within(spark):
-            return compare(chosen_config(self.config), master=master)
+            return compare(chosen_config(self.config), master=master, only=tables)
 
 
 @contextmanager

@@ -145,7 +145,7 @@ def _work(config: Config, arguments: argparse.Namespace) -> int:
         case "cut":
             from vnode_backfill.commands.tables.cut import cut
 
-            return cut(config, as_json=arguments.json)
+            return cut(config, as_json=arguments.json, only=only)
         case "verify":
             from vnode_backfill.commands.verify import verify
 
@@ -227,8 +227,10 @@ def _parser(command: str = "") -> argparse.ArgumentParser:
     """What reads the command line. Where the command is known, others are left out: to make them all takes longer than
     to look at a job."""
     parser = argparse.ArgumentParser(
-        prog="vnode-backfill", description="Copy a live MySQL or MariaDB table into Delta Lake and keep it in step."
-    )
+        prog="vnode-backfill",
+        description="Copy live MySQL or MariaDB tables, or whole databases, into Delta Lake or Apache IoTDB, and follow "
+        "them.",
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"vnode-backfill {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     common = argparse.ArgumentParser(add_help=False)
@@ -274,7 +276,7 @@ def _add_looks(
     status.add_argument("--per-vnode", action="store_true", help="list every vnode")
     status.add_argument("--watch", action="store_true", help="show it again every second until interrupted")
     commands.add_parser(
-        "cut", parents=[common, as_json], help="one offset, and the version of each of many targets there"
+        "cut", parents=[common, as_json, tables], help="one offset, and the version of each of many targets there"
     )
 
 

@@ -35,24 +35,31 @@ def verify(
 ) -> int:
     """Compare source and target; exit code 1 if they differ. `only` are the tables of a job of many that are
     compared."""
+    if config.many:
+        _check_may_read(config)
+        tasks = partial(_tasks, config, master, quiet=not verbose)
+        return verify_tables(config, only, tasks=tasks, compare=_sharing(config), as_json=as_json)
+    verdict = compare(config, master=master, verbose=verbose, only=only)
+    print(verdict.json if as_json else verdict.text)
+    return 0 if verdict.equal else 1
+
+
+def compare(config: Config, *, master: str | None, verbose: bool = False, only: Sequence[str] = ()) -> Verdict:
+    """Compare source and target of the job's table, or of all its tables, or of those that `only` means."""
+    _check_may_read(config)
+    tasks = partial(_tasks, config, master, quiet=not verbose)
+    if config.many:
+        return compare_tables(config, only, tasks=tasks, compare=_sharing(config))
+    check_one_table(config, only)
+    return _verdict(config, tasks)
+
+
+def _check_may_read(config: Config) -> None:
     if config.limits.rows_per_second == 0:
         raise ConfigError(
             "limits.rows_per_second is 0: verify may read nothing from the source",
             hint="Set how many rows a second it may read, or leave the key out.",
         )
-    if config.many:
-        tasks = partial(_tasks, config, master, quiet=not verbose)
-        return verify_tables(config, only, tasks=tasks, compare=_sharing(config), as_json=as_json)
-    check_one_table(config, only)
-    verdict = compare(config, master=master, verbose=verbose)
-    print(verdict.json if as_json else verdict.text)
-    return 0 if verdict.equal else 1
-
-
-def compare(config: Config, *, master: str | None, verbose: bool = False) -> Verdict:
-    """Compare source and target of the job's table, or of all its tables."""
-    tasks = partial(_tasks, config, master, quiet=not verbose)
-    return compare_tables(config, (), tasks=tasks, compare=_sharing(config)) if config.many else _verdict(config, tasks)
 
 
 def _sharing(config: Config) -> CompareTable:

@@ -47,11 +47,20 @@ def test_the_documented_example_copies_a_table_and_leaves_the_session_alive(
     assert spark.range(3).count() == 3
 
 
-def test_a_job_continues_from_python_and_says_how_far_it_is(case: JobCase, spark: SparkSession) -> None:
-    job = Backfill.from_yaml(case.config)
+def test_a_job_of_arguments_continues_and_says_how_far_it_is(
+    case: JobCase, spark: SparkSession, tmp_path: Path
+) -> None:
+    server = case.server
+    mysql = {"host": server.host, "port": server.port, "user": server.user, "database": "door", "table": "orders"}
+    job = Backfill(
+        job="case", mysql=mysql, sink={"delta": {"path": str(case.lake)}}, workers=2, vnodes=16, ui={"port": 0},
+        state={"path": f"{tmp_path}/state"}, epoch={"backfill": "1s", "live": "200ms"}, limits={"range_rows": 500},
+    )  # fmt: skip
     first = job.run(spark=spark)
+    assert (first.ranges_total, len(first.vnodes)) == (4, 16)
     execute(case.server, "door", "INSERT INTO orders VALUES (-1, 'new')", "DELETE FROM orders WHERE id = 7")
     assert job.run(spark=spark).epoch > first.epoch
+    assert Backfill.from_yaml(case.config).status() == job.status(), "a file that says the same means the same job"
     assert job.status().phase is JobPhase.STOPPED
     assert case.differences() == []
     assert job.verify(spark=spark).equal
@@ -100,6 +109,10 @@ def test_many_tables_are_run_beside_the_main_thread_and_one_that_is_set_aside_is
         found = {table.name: (table.phase, table.live) for table in job.status().tables}
         assert found == {"door.orders": _LIVE, "door.items": _LIVE, "door.keyless": ("set aside", False)}
         assert not job.verify(spark=spark).equal, "a table that is set aside is not compared"
+        chosen = job.verify("door.items", "door.ord*", spark=spark)
+        assert (chosen.equal, chosen.text.splitlines()[-1]) == (
+            True, f"verified: {ROWS + 2:,} rows in 2 tables, 0 differences",
+        )  # fmt: skip
         execute(case.server, "door", "ALTER TABLE keyless ADD COLUMN id INT PRIMARY KEY")
         report = notebook.submit(lambda: job.run(until="live", spark=spark)).result()
     assert [(table.phase, table.live) for table in report.tables] == [_LIVE] * 3

@@ -10,6 +10,7 @@ import pytest
 
 import vnode_backfill
 from devkit.spark import REPOSITORY
+from tests.unit.progress.store.tables_folder import stored
 from vnode_backfill import Backfill
 from vnode_backfill.words.errors import ConfigError, StateError
 
@@ -51,3 +52,30 @@ def test_a_job_that_does_not_exist_has_no_status(tmp_path: Path, capsys: pytest.
     with pytest.raises(StateError, match="there is no job orders"):
         Backfill(**settings(tmp_path)).status()
     assert capsys.readouterr() == ("", "")
+
+
+def test_status_is_about_the_tables_that_are_named(tmp_path: Path) -> None:
+    stored(tmp_path / "state", "orders", "order_lines", "items").release()
+    mysql = {"host": "db", "user": "u", "tables": ["shop.*"]}
+    given = {**settings(tmp_path), "job": "shop", "mysql": mysql, "sink": {"delta": {"path": f"{tmp_path}/{{table}}"}}}
+    job = Backfill(**given)
+    assert [table.name for table in job.status().tables] == ["shop.items", "shop.order_lines", "shop.orders"]
+    assert [table.name for table in job.status("shop.order*").tables] == ["shop.order_lines", "shop.orders"]
+    assert (job.status("shop.items").subject.source, job.status("shop.items").tables) == ("shop.items", ())
+    with pytest.raises(ConfigError, match=r"shop\.x: the job has no such table"):
+        job.status("shop.items", "shop.x")
+
+
+def test_nothing_is_compared_where_nothing_may_be_read(tmp_path: Path) -> None:
+    job = Backfill(**settings(tmp_path), limits={"rows_per_second": 0})
+    with pytest.raises(ConfigError, match=r"limits\.rows_per_second is 0: verify may read nothing"):
+        job.verify()
+
+
+def test_a_job_of_one_table_is_asked_about_that_one(tmp_path: Path) -> None:
+    job = Backfill(**settings(tmp_path))
+    for ask in (job.status, job.verify):
+        with pytest.raises(ConfigError, match=r"the job has one table, shop\.orders"):
+            ask("shop.items")
+        with pytest.raises(StateError, match="there is no job orders"):
+            ask("shop.orders")

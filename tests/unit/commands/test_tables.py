@@ -17,9 +17,12 @@ from progress.state.backfill_state import Request, RequestKind
 from progress.state.cut import Cut, Target
 from progress.state.report import Observed
 from progress.store.observed import ObservedFile
+from progress.store.store import StateStore
 from progress.store.tables_store import TablesStore
 from tests.unit.commands.loaded_modules import heavy_of, loaded_by
 from tests.unit.progress.state.state_examples import DEFINITION, at, beginning
+from tests.unit.progress.state.test_migration import sample
+from tests.unit.progress.store.state_folder import create
 from tests.unit.progress.store.tables_folder import MINUTE, PLAN, stored
 from vnode_backfill.commands.cli import execute
 from vnode_backfill.commands.tables.asked import asked_names, part_of
@@ -372,3 +375,21 @@ def test_a_job_of_one_table_has_no_tables_to_add_or_remove(asked: Asked) -> None
     asked.file.write_text(json.dumps(values))
     for words in ((), ("add", "shop.items"), ("remove", "shop.orders")):
         assert "tables is for a job of many tables" in asked("tables", *words, code=2)
+
+
+@pytest.mark.parametrize("kind", ["walk", "parallel"])
+def test_the_name_of_a_job_of_one_table_is_refused_for_many_and_nothing_is_written(
+    tmp_path: Path, asked: Asked, kind: str
+) -> None:
+    values = json.loads(asked.file.read_text())
+    asked.file.write_text(json.dumps({**values, "job": "orders"}))
+    if kind == "walk":
+        sample("half_done", tmp_path / "state")
+    else:
+        create(StateStore(str(tmp_path / "state"), "orders"))
+    folder = tmp_path / "state" / "orders"
+    before = sorted(folder.rglob("*"))
+    for words in (("run",), ("status",), ("tables",), ("pause",)):
+        assert "job 'orders' is a job of one table" in asked(*words, code=2)
+    assert "give the job of many tables another name" in asked("run", "--until", "live", code=2)
+    assert sorted(folder.rglob("*")) == before

@@ -41,8 +41,10 @@ def held_names(store: TablesStore, *, aside: bool = True) -> set[str]:
     return held - {choice.table for choice in store.choices.all() if not choice.wanted}
 
 
-def asked_names(names: Iterable[str], only: Sequence[str], *, flag: str = "--table") -> tuple[str, ...]:
-    """Those of the job's tables that --table means; all of them without --table. Each --table must mean one."""
+def asked_names(
+    names: Iterable[str], only: Sequence[str], *, flag: str = "--table", holder: str = "the job"
+) -> tuple[str, ...]:
+    """Those of these tables that --table means; all of them without --table. Each --table must mean one."""
     known = sorted(names)
     if not only:
         return tuple(known)
@@ -52,7 +54,7 @@ def asked_names(names: Iterable[str], only: Sequence[str], *, flag: str = "--tab
         meant = _meant(pattern, known, fold_case=False) or _meant(pattern, known, fold_case=True)
         if not meant:
             raise ConfigError(
-                f"{flag} {text}: the job has no such table",
+                f"{flag} {text}: {holder} has no such table",
                 hint="`vnode-backfill tables` lists the tables of the job.",
             )
         found |= meant

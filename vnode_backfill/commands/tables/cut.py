@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from progress.state.cut import Cut, Target
+from vnode_backfill.commands.tables.asked import asked_names
 from vnode_backfill.config.job import Config
 from vnode_backfill.job.open.writable import check_state_readable
 from vnode_backfill.job.sink.configured import configured_sink
@@ -35,8 +36,8 @@ class Readable:
         return f"until {until}" if self.until > datetime.now(UTC) else f"was kept until {until}, and may go at any time"
 
 
-def cut(config: Config, *, as_json: bool) -> int:
-    """Print the newest cut; works whether a driver runs or not."""
+def cut(config: Config, *, as_json: bool, only: Sequence[str] = ()) -> int:
+    """Print the newest cut, or what it says of the tables that `only` means; works whether a driver runs or not."""
     if not config.many:
         raise ConfigError(
             "cut is for a job of many tables: the target of one table is always a cut",
@@ -49,10 +50,19 @@ def cut(config: Config, *, as_json: bool) -> int:
             f"job {config.job} has no cut yet",
             hint="One is made when the job stops with a live table, and every epoch.cut if that is set.",
         )
-    found = Cut.from_json(stored)
+    found = _of_tables(Cut.from_json(stored), only)
     readable = {name: _readable(config, found, target) for name, target in found.targets.items()}
     print(json.dumps(_document(found, readable)) if as_json else "\n".join(_lines(found, readable)))
     return 0
+
+
+def _of_tables(found: Cut, only: Sequence[str]) -> Cut:
+    names = asked_names({*found.targets, *found.left_out}, only, holder="the newest cut")
+    return replace(
+        found,
+        targets={name: target for name, target in found.targets.items() if name in names},
+        left_out={name: reason for name, reason in found.left_out.items() if name in names},
+    )
 
 
 def _readable(config: Config, found: Cut, target: Target) -> Readable | None:

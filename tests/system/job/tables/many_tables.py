@@ -77,6 +77,8 @@ class Tables(JobCase):
     """A job of many tables of one database."""
 
     shapes: dict[str, Shape] = field(default_factory=dict)
+    apart: dict[str, Path] = field(default_factory=dict)
+    """Targets of tables whose entries give them paths of their own."""
 
     def _settings(self) -> dict[str, object]:
         found = super()._settings()
@@ -98,7 +100,7 @@ class Tables(JobCase):
         self.shapes[name] = found
 
     def target_of(self, name: str) -> Path:
-        return self.lake / name
+        return self.apart.get(name, self.lake / name)
 
     def wrong(self) -> dict[str, int]:
         """How many differences each table has, of those that have any."""

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from devkit.mysql import MySqlServer
 from devkit.waiting import wait_for
 from progress.faces.terminal import status_text
-from tests.system.job.tables.many_tables import Here, Tables
+from tests.system.job.tables.many_tables import ROWS, Here, Tables
 from tests.system.job.tables.test_tables_watched import Watched
 from tests.system.job_case import execute
 from vnode_backfill.commands.cli import execute as command
@@ -82,6 +82,23 @@ def test_tables_come_and_go_while_the_others_stay_live(case: Tables, spark: Spar
             assert "has" in tell("add", "texts", code=2)
     assert Here(case, spark).run() == {}
     assert case.wrong() == {}
+
+
+def test_what_is_chosen_while_no_driver_runs_counts_from_the_next_run_on(
+    case: Tables, spark: SparkSession, tell: Tell
+) -> None:
+    del case.shapes["pairs"]
+    assert Here(case, spark).run() == {}
+    assert "days is added: it counts when the job is run again" in tell("add", "days", "--priority", "5")
+    assert "texts is removed: it counts when the job is run again" in tell("remove", "texts")
+    assert _listed(tell) == {"days": "added", "numbers": "stopped", "texts": "removed"}
+    execute(case.server, DATABASE, "DELETE FROM texts", "UPDATE numbers SET v = 0")
+    again = Here(case, spark)
+    assert again.opened.taken_out == [f"{DATABASE}.texts"]
+    assert (again.opened.created, again.table("days").table.priority) == (1, 5)
+    assert again.run() == {}
+    assert _listed(tell) == {"days": "stopped", "numbers": "stopped", "texts": "removed"}
+    assert case.wrong() == {"texts": ROWS}
 
 
 def test_a_table_that_is_only_to_be_reported_is_named_until_it_is_added(

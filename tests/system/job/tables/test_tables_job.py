@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from progress.state.cut import Cut
 from tests.system.job.tables.many_tables import ROWS, SHAPES, Here, Tables, fresh
 from tests.system.job_case import execute
 from vnode_backfill.commands.resnapshot import resnapshot
+from vnode_backfill.decide.protocol import Action, MergeEpoch
+from vnode_backfill.job.run import order_threads
 from vnode_backfill.job.tables.parts import part_config
 from vnode_backfill.job.tables.running_table import RunningTable
 from vnode_backfill.words.errors import BackfillError
@@ -73,6 +76,49 @@ def test_the_table_with_a_priority_is_live_first_and_then_the_smallest(
     here = InOrder(case, spark)
     assert here.run() == {}
     assert here.live == ("numbers", "texts", "pairs")
+    assert case.wrong() == {}
+
+
+@pytest.mark.parametrize("source_server", ["mariadb"], indirect=True)
+def test_a_table_whose_entry_has_a_path_has_its_rows_there_and_not_where_the_template_says(
+    source_server: SqlServer, database: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    apart = {"pairs": tmp_path / "other lake" / "of pairs"}
+    sink = {"delta": {"path": f"{tmp_path}/lake/{{table}}", "merge": "vectors"}}
+    case = Tables(source_server, tmp_path, database, settings={"sink": sink}, apart=apart)
+    entry = {"table": f"{database}.pairs", "delta": {"path": str(apart["pairs"]), "merge": "rewrite"}}
+    case.mysql = {"tables": [f"{database}.*", entry]}
+    for name in ("numbers", "pairs"):
+        case.create(name, name)
+    assert Here(case, spark).run() == {}
+    execute(source_server, database, "UPDATE pairs SET v = -v WHERE a < 9", "UPDATE numbers SET v = -v WHERE id < 9")
+    assert Here(case, spark).run() == {}
+    assert case.wrong() == {}
+    assert [path.name for path in case.lake.iterdir()] == ["numbers"]
+    assert "deletionVectors" in str(DeltaTable(str(case.target_of("numbers"))).protocol())
+    assert "deletionVectors" not in str(DeltaTable(str(apart["pairs"])).protocol())
+
+
+@pytest.mark.parametrize("source_server", ["mariadb"], indirect=True)
+def test_targets_of_tables_that_changed_together_are_committed_side_by_side(
+    source_server: SqlServer, database: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No merge goes on before two of them are in progress."""
+    case = fresh(source_server, database, tmp_path)
+    for name in ("numbers", "pairs"):
+        case.create(name, name)
+    assert Here(case, spark).run() == {}
+    both, met = threading.Barrier(2), threading.Event()
+
+    def seam(moment: str, action: Action) -> None:
+        if moment == "before" and isinstance(action, MergeEpoch) and not met.is_set():
+            both.wait(60)
+            met.set()
+
+    monkeypatch.setattr(order_threads, "seam", seam)
+    execute(source_server, database, "BEGIN", "UPDATE numbers SET v = -v", "UPDATE pairs SET v = -v", "COMMIT")
+    assert Here(case, spark).run() == {}
+    assert met.is_set()
     assert case.wrong() == {}
 
 

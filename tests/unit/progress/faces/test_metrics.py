@@ -192,6 +192,23 @@ def test_dashboard_asks_only_for_metrics_that_exist() -> None:
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
+def test_dashboard_shows_the_tables_that_are_chosen_and_all_of_them_at_first() -> None:
+    board, report = json.loads((_ROOT / "conf/grafana-dashboard.json").read_text()), tables_report(2)
+    (chosen,) = (each for each in board["templating"]["list"] if each["name"] == "table")
+    assert (chosen["multi"], chosen["includeAll"], chosen["allValue"]) == (True, True, ".*")
+    asked = re.fullmatch(r"label_values\((\w+)\{.*\}, table\)", chosen["query"]["query"])
+    assert asked is not None
+    metrics = CdcBackfillMetrics()
+    MetricsReporter(metrics).show(report)
+    assert value(metrics, asked[1].removeprefix("vnode_backfill_"), table=report.tables[0].name) is not None
+    of_tables = set(re.findall(r"^(\w+)\{.*table=", metrics.expose()[0].decode(), re.MULTILINE))
+    shown = [
+        t["expr"] for panel in board["panels"] for t in panel["targets"] if of_tables & {*_NAME.findall(t["expr"])}
+    ]
+    assert len(shown) == 5
+    assert all('table=~"$table"' in expression for expression in shown)
+
+
 def test_tables_have_metrics_of_their_own_unless_the_file_says_otherwise() -> None:
     metrics, report = CdcBackfillMetrics(), tables_report(6)
     MetricsReporter(metrics).show(report)

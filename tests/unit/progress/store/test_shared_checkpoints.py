@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,11 +15,18 @@ from progress.state.parked import ParkedDocument, moved_on
 from progress.store.state_table import StateTable
 from progress.store.store import StateStore
 from progress.store.tables_store import TablesStore
+from tests.unit.progress.state.test_migration import SAMPLES, sample
 from tests.unit.progress.state.test_parked import FAR, live
-from tests.unit.progress.store.state_folder import following
+from tests.unit.progress.store.state_folder import create, following, stored_state
 from tests.unit.progress.store.tables_folder import stored
 from vnode_backfill.words.epoch import Epoch
-from vnode_backfill.words.errors import FencedError, LawBrokenError, StateError, StateUnavailableError
+from vnode_backfill.words.errors import (
+    FencedError,
+    LawBrokenError,
+    PlanRefusedError,
+    StateError,
+    StateUnavailableError,
+)
 
 MINUTE = timedelta(minutes=1)
 NAMES = ("shop.items", "shop.orders")
@@ -186,8 +194,46 @@ def test_a_cut_is_stored_with_the_commit_that_makes_it_and_stays(tmp_path: Path)
 
 def test_jobs_of_one_and_of_many_tables_do_not_take_each_other_for_their_own(tmp_path: Path) -> None:
     stored(tmp_path, "items").release()
-    with pytest.raises(StateError, match="is a job of many tables"):
+    with pytest.raises(PlanRefusedError, match="is a job of many tables"):
         StateStore(str(tmp_path), "shop").exists()
+    create(StateStore(str(tmp_path), "orders"))
+    with pytest.raises(PlanRefusedError, match="'orders' is a job of one table"):
+        TablesStore(str(tmp_path), "orders").exists()
+
+
+def test_the_name_of_a_job_that_was_dropped_is_free_for_the_other_kind(tmp_path: Path) -> None:
+    many = stored(tmp_path, "items")
+    many.commit_together(next_of(many, "shop.items"), cut="{}")
+    many.drop("anna")
+    one = StateStore(str(tmp_path), "shop")
+    assert not one.exists()
+    made = create(one)
+    assert stored_state(StateStore(str(tmp_path), "shop")) == made
+    with pytest.raises(PlanRefusedError, match="is a job of one table"):
+        many.exists()
+    one.drop("anna")
+    assert not TablesStore(str(tmp_path), "shop").exists()
+    again = stored(tmp_path, "orders")
+    assert (again.names(), again.cut()) == (("shop.orders",), None)
+    with pytest.raises(PlanRefusedError, match="is a job of many tables"):
+        one.exists()
+
+
+@pytest.mark.parametrize("name", ["half_done", "live"])
+def test_a_job_of_many_tables_is_not_made_beside_a_walk(tmp_path: Path, name: str) -> None:
+    walk = sample(name, tmp_path)
+    with pytest.raises(PlanRefusedError, match="'orders' is a job of one table"):
+        TablesStore(str(tmp_path), "orders").acquire_lease("anna", MINUTE)
+    assert not (tmp_path / "orders" / "checkpoints").exists()
+    walk.drop("anna")
+    assert not TablesStore(str(tmp_path), "orders").exists()
+
+
+def test_a_walk_is_found_also_where_a_job_of_many_tables_was_dropped(tmp_path: Path) -> None:
+    stored(tmp_path, "items").drop("anna")
+    shutil.copytree(SAMPLES / "half_done", tmp_path / "shop", dirs_exist_ok=True)
+    with pytest.raises(PlanRefusedError, match="'shop' is a job of one table"):
+        TablesStore(str(tmp_path), "shop").exists()
 
 
 def test_a_table_that_rests_is_loaded_as_far_as_the_log_was_read_for_it(tmp_path: Path) -> None:

@@ -44,6 +44,26 @@ def test_rows_go_to_the_table_whose_name_was_mapped() -> None:
     assert keys(log, C, A) == [[2], [1]]
 
 
+@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("kind", [INSERT, UPDATE, DELETE, 39, 166])
+def test_rows_of_a_table_that_is_not_read_are_not_decoded(kind: int, pack: bool) -> None:
+    """What follows the table's id and the flags is no row of anything: only who reads that table finds out."""
+    log = MadeLog()
+    head = OTHER.rows(INSERT, [], last=True)[19:27]
+    log.change(OTHER.map(), event(kind, head + b"\xff" * 40), A.map(), write(A, 1), pack=pack)
+    assert keys(log, A, B) == [[1], []]
+    assert log.alone(OTHER).met.error is not None
+
+
+def test_columns_of_a_table_that_is_not_read_may_be_of_any_type() -> None:
+    log = MadeLog()
+    unknown = OTHER.map().replace(b"\2\3\x0f\2", b"\2\3\xee\2")
+    assert unknown != OTHER.map()
+    log.change(unknown, write(OTHER, 2), A.map(), write(A, 1))
+    assert keys(log, A, B) == [[1], []]
+    assert log.alone(OTHER).met.error is not None
+
+
 def test_table_that_is_asked_for_twice_is_refused_because_one_of_the_two_would_find_nothing() -> None:
     log = MadeLog()
     log.change(A.map(), write(A, 1))
