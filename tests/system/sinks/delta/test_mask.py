@@ -158,3 +158,8 @@ def test_a_row_that_goes_while_others_of_its_file_are_looked_for_does_not_come_b
     assert gone(files) == {10: 2}
     expected = [order(n, "new" if n == 14 else "a") for n in range(30) if n != 17]
     assert stored(tmp_path / "target") == sorted(expected, key=repr)
+
+
+def test_a_row_that_is_gone_is_not_an_extreme_of_the_target(sink: DeltaSink) -> None:
+    sink.apply(SECOND, changes((DELETE, 1, order(0)), (DELETE, 2, order(29))))
+    assert sorted(sink.key_extremes()) == [(1,), (9,), (10,), (19,), (20,), (28,)]
