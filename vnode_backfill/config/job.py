@@ -220,7 +220,8 @@ class LimitsConfig(Section):
 
     def pause(self, attempt: int) -> float:
         """Seconds to wait after so many failed attempts: longer each time, and not all drivers alike."""
-        longest = min(self.backoff.total_seconds() * 2.0 ** (attempt - 1), self.max_backoff.total_seconds())
+        doubled = 2.0 ** min(attempt - 1, 64)
+        longest = min(self.backoff.total_seconds() * doubled, self.max_backoff.total_seconds())
         return longest * random.uniform(0.5, 1.0)
 
 

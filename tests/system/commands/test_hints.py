@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from consume_upstream.mysql.connection import SourceAddress, connect
+from consume_upstream.mysql.connection import TABLE_GONE_HINT, SourceAddress, connect, source_errors
 from devkit.lake import read_lake
 from devkit.mysql import MySqlServer, SqlServer
 from devkit.process import free_ports
@@ -18,7 +18,7 @@ from progress.state.backfill_state import Failure
 from tests.system.job_case import COPIER, JobCase, create_copier, execute
 from tests.system.live_job import LiveJob, live_job
 from vnode_backfill.commands.resnapshot import resnapshot
-from vnode_backfill.words.errors import SourceError, SourceLostError
+from vnode_backfill.words.errors import SchemaChangedError, SourceError, SourceLostError
 
 
 def test_server_that_is_not_there_is_named_with_what_to_check() -> None:
@@ -41,6 +41,25 @@ def test_wrong_password_names_the_account_and_the_keys(source_server: SqlServer)
         connect(SourceAddress(source_server.host, source_server.port, "clerk", "right")).close()
     finally:
         execute(source_server, None, "DROP USER 'clerk'@'%'")
+
+
+@pytest.mark.parametrize(
+    "statement", ["SELECT * FROM test_gone.t", "SELECT * FROM mysql.gone", "DROP TABLE mysql.gone", "USE test_gone"]
+)
+def test_table_that_is_not_there_is_named_with_what_may_have_happened_to_it(
+    source_server: SqlServer, statement: str
+) -> None:
+    address = SourceAddress(source_server.host, source_server.port, source_server.user)
+    with (
+        connect(address, read_only=False) as connection,
+        connection.cursor() as cursor,
+        pytest.raises(SchemaChangedError) as raised,
+        source_errors("asking"),
+    ):
+        cursor.execute(statement)
+    assert raised.value.message == "a table or database is not there any more: the source refused asking"
+    assert "gone" in raised.value.detail
+    assert raised.value.hint == TABLE_GONE_HINT
 
 
 def test_job_continues_after_what_stopped_it_was_put_right_and_everything_was_asked_for_again(

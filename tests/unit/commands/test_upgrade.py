@@ -106,13 +106,10 @@ class Job:
         store.create(self.record, PLAN, beginning(PLAN), store.acquire_lease("anna", timedelta(minutes=1)))
         store.release()
 
-    def recorded_at(self) -> int:
-        """When the record was written last."""
-        return int(DeltaTable(f"{self.store().folder}/jobs").history(1)[0]["timestamp"])
-
-    def changed_at(self) -> int:
-        """When the table was committed to last."""
-        return int(DeltaTable(self.table).history(1)[0]["timestamp"])
+    def fence(self) -> None:
+        """A driver later than the next ones commits to the table, which takes nothing from them then."""
+        added = change_table(NOTES, [(INSERT, 1, note(401))]).drop_columns(list(OFFSET_COLUMNS))
+        self.sink(generation=99).apply(Epoch(99), MemoryChanges(added, NOTES.key))
 
     def upgrade(self, mode: str) -> int:
         return execute(["upgrade", "--config", str(self.config), "--merge", mode])
@@ -154,14 +151,25 @@ def test_both_ways_and_back_keep_the_rows(make: Callable[[MergeMode], Job], caps
     assert DeltaTable(job.table).to_pyarrow_table().num_rows == len(expected)
 
 
-def test_earlier_releases_refuse_the_job_before_the_table_changes_and_until_it_has_changed_back(
-    make: Callable[[MergeMode], Job],
+def test_earlier_releases_refuse_the_job_before_its_table_gets_vectors(
+    make: Callable[[MergeMode], Job], capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = make(MergeMode.REWRITE)
-    assert job.upgrade("vectors") == 0
-    assert job.recorded_at() <= job.changed_at()
-    assert job.upgrade("rewrite") == 0
-    assert job.recorded_at() >= job.changed_at()
+    job.fence()
+    assert job.upgrade("vectors") == 1
+    assert "generation 99" in capsys.readouterr().err
+    assert (job.stored_record().has_vectors, job.sink().has_vectors) == (True, False)
+
+
+def test_earlier_releases_refuse_the_job_until_its_table_has_no_vectors(
+    make: Callable[[MergeMode], Job], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = make(MergeMode.VECTORS)
+    _fold_all(job.driver())
+    job.fence()
+    assert job.upgrade("rewrite") == 1
+    assert "generation 99" in capsys.readouterr().err
+    assert (job.stored_record().has_vectors, job.sink().has_vectors) == (True, True)
 
 
 @pytest.mark.parametrize("mode", MergeMode)

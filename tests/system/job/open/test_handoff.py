@@ -25,7 +25,7 @@ from devkit.writer import Workload
 from tests.system.job.open.startup_case import Source, config_of, source_on
 from tests.system.job_case import JobCase
 from vnode_backfill.commands.cli import execute as execute_command
-from vnode_backfill.config.job import Config, load_config
+from vnode_backfill.config.job import Config, MergeMode, load_config
 from vnode_backfill.job.open.begin import Beginning
 from vnode_backfill.job.open.examine import examine_source
 from vnode_backfill.job.open.handoff import check_pair, read_handoff, write_handoff
@@ -62,14 +62,19 @@ def refusal(case: JobCase) -> BackfillError:
     return caught.value
 
 
-def test_nothing_is_lost_or_doubled_when_both_halves_are_killed_and_the_writer_never_pauses(source: Source) -> None:
-    copy, follow = source.job("copy", COPY), source.job("follow", FOLLOW)
+@pytest.mark.parametrize("merge", MergeMode)
+def test_nothing_is_lost_or_doubled_when_both_halves_are_killed_and_the_writer_never_pauses(
+    source: Source, merge: MergeMode
+) -> None:
+    sink = {"delta": {"path": str(source.lake), "merge": merge}}
+    copy, follow = source.job("copy", COPY, sink=sink), source.job("follow", FOLLOW, sink=sink)
     with writing(source) as writer:
         copy.run(kill="after:CommitReceipts")
         assert "has stored no handoff" in refusal(follow).message
         ended = copy.run()
         assert "vnode-backfill: job copy is complete" in ended
         version = lake_version(source)
+        assert (source.lake / "_dv").exists() == (merge is MergeMode.VECTORS), "rows have changed during the copy"
         assert "job copy is complete" in copy.run("--until", "stopped")
         assert lake_version(source) == version
         follow.run(kill="before:CommitEpoch:2")

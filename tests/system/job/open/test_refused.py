@@ -51,6 +51,18 @@ def test_a_page_that_cannot_be_served_is_refused_before_anything_is_written(
     assert "ui.host: cannot listen on 203.0.113.7" in refused(job)
 
 
+@pytest.mark.parametrize("key", ["state", "sink"])
+def test_a_path_that_cannot_become_a_folder_is_refused_before_anything_is_written(
+    mysql_server: MySqlServer, database: str, tmp_path: Path, key: str
+) -> None:
+    below = {"path": f"{tmp_path}/file/x"}
+    settings: dict[str, object] = {key: below if key == "state" else {"delta": below}}
+    (tmp_path / "file").touch()
+    told = refused(JobCase(mysql_server, tmp_path, database, settings=settings))
+    assert f"{'state' if key == 'state' else 'sink.delta'}.path is {tmp_path}/file/x" in told
+    assert f"it cannot be written\n  detail: {tmp_path}/file is not a folder" in told
+
+
 @pytest.mark.parametrize("executor", ["parallel", "single"])
 def test_a_zero_date_at_the_head_of_the_key_is_refused_before_anything_is_written(
     mysql_server: MySqlServer, database: str, tmp_path: Path, executor: str

@@ -56,14 +56,35 @@ def test_copying_job_that_reads_an_unlogged_change_is_copied_again(case: JobCase
     follow_hint(case, spark, job.run())
 
 
-def test_live_job_that_meets_a_change_logged_as_a_statement_is_copied_again(case: JobCase, spark: SparkSession) -> None:
+@pytest.mark.parametrize(
+    ("before", "statement"),
+    [
+        ((), "UPDATE t SET a = a + 100 WHERE id < 5"),
+        (
+            ("CREATE TRIGGER reach AFTER INSERT ON u FOR EACH ROW UPDATE t SET a = a + NEW.id WHERE id < 5",),
+            "INSERT INTO u VALUES (100)",
+        ),
+        (
+            (
+                "CREATE FUNCTION reach() RETURNS INT DETERMINISTIC BEGIN UPDATE t SET a = a + 100 WHERE id < 5; RETURN 1; END",
+            ),
+            "INSERT INTO u SELECT reach()",
+        ),
+    ],
+    ids=["by name", "by a trigger", "by a function"],
+)
+def test_live_job_that_meets_a_change_logged_as_a_statement_is_copied_again(
+    case: JobCase, spark: SparkSession, before: tuple[str, ...], statement: str
+) -> None:
+    """A trigger and a function are not named in the log: only the statement that reached the table by them is."""
+    execute(case.server, "unlogged", "CREATE TABLE u (id INT PRIMARY KEY)", *before)
     assert case.here(spark).run() is None
     execute(
-        case.server, "unlogged", "SET SESSION binlog_format = STATEMENT", "UPDATE t SET a = a + 100 WHERE id < 5",
+        case.server, "unlogged", "SET SESSION binlog_format = STATEMENT", statement,
         "SET SESSION binlog_format = ROW", "INSERT INTO t VALUES (9001, 1)",
     )  # fmt: skip
     failure = case.here(spark).run()
     assert failure is not None
     assert "holds changes as a statement, not as rows, and unlogged.t may be among" in failure.message
-    assert "UPDATE t SET a = a + 100" in failure.detail
+    assert statement in failure.detail
     follow_hint(case, spark, failure, "SET GLOBAL binlog_format = ROW")

@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import TypeVar
 
 import pyarrow as pa
 import pytest
@@ -26,10 +25,11 @@ from devkit.spark import REPOSITORY
 from devkit.waiting import wait_for
 from progress.state.backfill_state import Phase
 from tests.system.live_job import live_job, writing
+from tests.system.sinks.delta.overtaking import Meanwhile, staged
 from tests.tables import ORDERS, Change, Row, batch, change_table, in_order, order, plan, stored
 from tests.unit.progress.state.state_examples import beginning, plan_with
 from vnode_backfill.commands.compact import compact, join_all
-from vnode_backfill.config.job import Config
+from vnode_backfill.config.job import Config, MergeMode
 from vnode_backfill.job.run.upkeep import Upkeep
 from vnode_backfill.sinks.changes import MemoryChanges, stage
 from vnode_backfill.sinks.delta import compactor, rewrite
@@ -44,8 +44,6 @@ INSERT, UPDATE, DELETE = ChangeOp
 TARGET_SIZE = 20_000
 """About eight of the files that `fill` makes."""
 EAGER = CompactionPolicy.on_request(TARGET_SIZE)
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def sink_at(folder: Path) -> DeltaSink:
@@ -58,6 +56,17 @@ def sink(tmp_path: Path) -> DeltaSink:
     made = sink_at(tmp_path)
     made.prepare()
     fill(made)
+    return made
+
+
+@pytest.fixture(params=MergeMode)
+def any_sink(request: pytest.FixtureRequest, tmp_path: Path) -> DeltaSink:
+    """The same table, changed in either way; a sink that is made later does as the table says."""
+    DeltaSink(str(tmp_path / "target"), ORDERS, "job", creates=request.param, target_file_size=TARGET_SIZE).prepare()
+    made = sink_at(tmp_path)
+    made.prepare()
+    fill(made)
+    assert made.has_vectors == (request.param is MergeMode.VECTORS)
     return made
 
 
@@ -110,20 +119,6 @@ def test_a_step_is_bounded_and_the_rest_is_reported(sink: DeltaSink, tmp_path: P
     assert stored(tmp_path / "target") == before
 
 
-class Meanwhile:
-    """A task runner during whose work something else happens to the table, once."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self._work: Callable[[], object] | None = work
-
-    def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        done = [function(item) for item in items]
-        work, self._work = self._work, None
-        if work is not None:
-            work()
-        return done
-
-
 @pytest.mark.parametrize("worth_it", [True, False])
 def test_files_that_were_rewritten_meanwhile_are_left_out_of_a_join_or_a_large_one_is_given_up(
     sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worth_it: bool
@@ -148,19 +143,21 @@ def test_a_join_is_kept_when_only_other_files_changed_meanwhile(sink: DeltaSink,
 
 
 def test_a_merge_overtaken_by_a_compaction_is_exact(
-    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    any_sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rewrite, "REWRITE_IN_TASKS_BYTES", -1)
-    wanted = changes((UPDATE, 1, order(5, "new")), (DELETE, 2, order(17)), (INSERT, 3, order(500)))
-    sink.apply(Epoch(2), wanted, Meanwhile(lambda: sink_at(tmp_path).compact(EAGER)))
+    wanted = staged(any_sink, (UPDATE, 1, order(5, "new")), (DELETE, 2, order(17)), (INSERT, 3, order(500)))
+    joined: list[Compacted | None] = []
+    any_sink.apply(Epoch(2), wanted, Meanwhile(lambda: joined.append(sink_at(tmp_path).compact(EAGER))))
+    assert [each.removed for each in joined if each is not None] == [40]
     expected = [order(n, "new" if n == 5 else "a") for n in range(400) if n != 17] + [order(500)]
     assert stored(tmp_path / "target") == in_order(expected)
-    sink.apply(Epoch(2), wanted)
+    any_sink.apply(Epoch(2), wanted)
     assert stored(tmp_path / "target") == in_order(expected)
 
 
-def test_a_replaced_range_overtaken_by_a_compaction_is_exact(sink: DeltaSink, tmp_path: Path) -> None:
-    again = sink.writer().write(Epoch(2), 3, 0, [batch(ORDERS, [order(33, "new")])])
+def test_a_replaced_range_overtaken_by_a_compaction_is_exact(any_sink: DeltaSink, tmp_path: Path) -> None:
+    again = any_sink.writer().write(Epoch(2), 3, 0, [batch(ORDERS, [order(33, "new")])])
     looks: list[int] = []
 
     def compacting(columns: Sequence[pa.Array]) -> None:
@@ -168,13 +165,13 @@ def test_a_replaced_range_overtaken_by_a_compaction_is_exact(sink: DeltaSink, tm
         if len(looks) == 1:
             sink_at(tmp_path).compact(EAGER)
 
-    sink.commit_reads(Epoch(2), [], [again], RANGES, compacting)
+    any_sink.commit_reads(Epoch(2), [], [again], RANGES, compacting)
     expected = [order(n) for n in range(400) if not 30 <= n < 40] + [order(33, "new")]
     assert stored(tmp_path / "target") == in_order(expected)
     assert len(looks) > 1
 
 
-def test_rows_survive_merges_and_compactions_at_the_same_time(sink: DeltaSink, tmp_path: Path) -> None:
+def test_rows_survive_merges_and_compactions_at_the_same_time(any_sink: DeltaSink, tmp_path: Path) -> None:
     random = Random(11)
     model = {n: order(n) for n in range(400)}
     ended = threading.Event()
@@ -192,7 +189,7 @@ def test_rows_survive_merges_and_compactions_at_the_same_time(sink: DeltaSink, t
     thread.start()
     try:
         for epoch in range(2, 25):
-            sink.apply(Epoch(epoch), changes(*_random_changes(random, model, epoch)))
+            any_sink.apply(Epoch(epoch), changes(*_random_changes(random, model, epoch)))
     finally:
         ended.set()
         thread.join()
@@ -222,7 +219,8 @@ while True:
 """
 
 
-def test_a_killed_compaction_leaves_nothing_half_visible(sink: DeltaSink, tmp_path: Path) -> None:
+def test_a_killed_compaction_leaves_nothing_half_visible(any_sink: DeltaSink, tmp_path: Path) -> None:
+    any_sink.apply(Epoch(2), changes(*((DELETE, n, order(n)) for n in range(0, 400, 20))))
     before = stored(tmp_path / "target")
     process = subprocess.Popen(
         [sys.executable, "-c", _COMPACT_FOREVER, str(tmp_path)],
@@ -235,7 +233,7 @@ def test_a_killed_compaction_leaves_nothing_half_visible(sink: DeltaSink, tmp_pa
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     assert stored(tmp_path / "target") == before
-    while sink.compact(EAGER) is not None:
+    while any_sink.compact(EAGER) is not None:
         assert stored(tmp_path / "target") == before
     assert len(bounds(tmp_path)) == 1
 
@@ -295,36 +293,34 @@ def test_a_compaction_that_must_not_continue_is_given_up_at_once(sink: DeltaSink
 
 
 def test_a_merge_overtaken_by_a_compaction_of_other_files_keeps_what_it_has_written(
-    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    any_sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rewrite, "REWRITE_IN_TASKS_BYTES", -1)
-    runs: list[int] = []
-
-    def meanwhile() -> None:
-        runs.append(1)
-        sink_at(tmp_path).compact(replace(EAGER, step_bytes=1))
-
-    wanted = changes((UPDATE, 1, order(395, "new")), (INSERT, 3, order(500)))
-    sink.apply(Epoch(2), wanted, Meanwhile(meanwhile))
+    joined: list[Compacted | None] = []
+    run = Meanwhile(lambda: joined.append(sink_at(tmp_path).compact(replace(EAGER, step_bytes=1))))
+    any_sink.apply(Epoch(2), staged(any_sink, (UPDATE, 1, order(395, "new")), (INSERT, 3, order(500))), run)
     expected = [order(n, "new" if n == 395 else "a") for n in range(400)] + [order(500)]
     assert stored(tmp_path / "target") == in_order(expected)
-    assert runs == [1]
-    assert len(list((tmp_path / "target").glob("e2-*"))) == 2
+    assert [each.added for each in joined if each is not None] == [1]
+    # One file and all new rows at first, and then no file: the changed one is still there.
+    assert run.asked == [1, 1, 0]
+    assert len(list((tmp_path / "target").glob("e2-*"))) == (1 if any_sink.has_vectors else 2)
 
 
 def test_a_merge_overtaken_by_a_compaction_of_some_of_its_files_looks_at_the_joined_ones_only(
-    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    any_sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rewrite, "REWRITE_IN_TASKS_BYTES", -1)
-    wanted = changes(*((UPDATE, key, order(key, "new")) for key in range(5, 400, 10)), (INSERT, 500, order(500)))
+    wanted = [(UPDATE, key, order(key, "new")) for key in range(5, 400, 10)]
     joined: list[Compacted | None] = []
-    step = replace(EAGER, step_bytes=1)
-    sink.apply(Epoch(2), wanted, Meanwhile(lambda: joined.append(sink_at(tmp_path).compact(step))))
+    run = Meanwhile(lambda: joined.append(sink_at(tmp_path).compact(replace(EAGER, step_bytes=1))))
+    any_sink.apply(Epoch(2), staged(any_sink, *wanted, (INSERT, 500, order(500))), run)
     expected = [order(n, "new" if n % 10 == 5 else "a") for n in range(400)] + [order(500)]
     assert stored(tmp_path / "target") == in_order(expected)
-    # 40 files at first, one that was joined of some of them, and the new key.
     assert [each.added for each in joined if each is not None] == [1]
-    assert len(list((tmp_path / "target").glob("e2-*"))) == 42
+    # 40 files and all new rows at first, and then the one that was joined of some of them.
+    assert run.asked == [40, 1, 1]
+    assert len(list((tmp_path / "target").glob("e2-*"))) == (1 if any_sink.has_vectors else 42)
 
 
 def test_a_job_joins_when_it_goes_live_and_then_only_above_its_limit(sink: DeltaSink, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from tests.system.sinks.delta.overtaking import Meanwhile, staged
 from tests.system.sinks.delta.test_sink import DELETE, FIRST, INSERT, PLAN, SECOND, THIRD, UPDATE, changes, read
 from tests.tables import ORDERS, order, stored
 from vnode_backfill.config.job import MergeMode
@@ -128,3 +129,37 @@ def test_bytes_of_vectors_are_counted_over_commits_and_checkpoints(sink: DeltaSi
         commit.unlink()
     (file,) = (file for file in log.files(log.open(), ("id",)) if file.vector)
     assert file.vector_bytes == sizes
+
+
+def another(tmp_path: Path) -> DeltaSink:
+    """A writer of the same table whose commits are no epochs of the job."""
+    return DeltaSink(str(tmp_path / "target"), ORDERS, "other")
+
+
+def test_a_row_that_goes_while_its_file_is_written_again_does_not_come_back(
+    sink: DeltaSink, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mask, "SMALL_BYTES", 0)
+    monkeypatch.setattr(mask, "REWRITE_IN_TASKS_BYTES", -1)
+    run = Meanwhile(lambda: another(tmp_path).apply(FIRST, changes((DELETE, 1, order(17)))))
+    sink.apply(SECOND, changes((UPDATE, 1, order(14, "new")), (UPDATE, 2, order(15, "new"))), run)
+    assert run.asked == [1, 1], "the file has another vector now, so it is written once more"
+    assert gone(files) == {}
+    expected = [order(n, "new" if n in (14, 15) else "a") for n in range(30) if n != 17]
+    assert stored(tmp_path / "target") == sorted(expected, key=repr)
+
+
+def test_a_row_that_goes_while_others_of_its_file_are_looked_for_does_not_come_back(
+    sink: DeltaSink, files: Files, tmp_path: Path
+) -> None:
+    run = Meanwhile(lambda: another(tmp_path).apply(FIRST, changes((DELETE, 1, order(17)))))
+    sink.apply(SECOND, staged(sink, (UPDATE, 1, order(14, "new"))), run)
+    assert run.asked == [1, 1, 0], "what was found in the file is right still"
+    assert gone(files) == {10: 2}
+    expected = [order(n, "new" if n == 14 else "a") for n in range(30) if n != 17]
+    assert stored(tmp_path / "target") == sorted(expected, key=repr)
+
+
+def test_a_row_that_is_gone_is_not_an_extreme_of_the_target(sink: DeltaSink) -> None:
+    sink.apply(SECOND, changes((DELETE, 1, order(0)), (DELETE, 2, order(29))))
+    assert sorted(sink.key_extremes()) == [(1,), (9,), (10,), (19,), (20,), (28,)]

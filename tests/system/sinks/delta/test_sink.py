@@ -17,12 +17,14 @@ from pyspark.sql import SparkSession
 
 from devkit.lake import count_lake, read_lake
 from devkit.object_store import ObjectStore
+from tests.system.sinks.delta.overtaking import Meanwhile, staged
 from tests.tables import ORDERS, Change, Row, batch, change_table, in_order, order, plan, stored, table_of
 from vnode_backfill.config.job import MergeMode
 from vnode_backfill.delta.files import FileReceipt
 from vnode_backfill.sinks import ReadReceipt, Sink, receipts_from_json, receipts_to_json
 from vnode_backfill.sinks.changes import MemoryChanges
 from vnode_backfill.sinks.delta import rewrite
+from vnode_backfill.sinks.delta.compaction import Compacted, CompactionPolicy
 from vnode_backfill.sinks.delta.sink import DeltaSink
 from vnode_backfill.words.change import OFFSET_COLUMNS, ChangeOp
 from vnode_backfill.words.columns import TableDefinition
@@ -35,7 +37,6 @@ PLAN = plan(ORDERS, (0,), (10,), (20,), (30,))
 INSERT, UPDATE, DELETE = ChangeOp
 MakeSink = Callable[..., DeltaSink]
 Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @pytest.fixture(params=MergeMode)
@@ -321,19 +322,17 @@ def test_a_driver_that_was_replaced_cannot_commit(make_sink: MakeSink, rows: Cal
 
 
 def test_a_merge_that_was_overtaken_is_found_again_in_the_files_that_are_there_now(
-    sink: DeltaSink, rows: Callable[[], list[Row]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sink: DeltaSink, make_sink: MakeSink, rows: Callable[[], list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(sink, order(1))
     append(sink, order(11), epoch=SECOND)
     monkeypatch.setattr(rewrite, "REWRITE_IN_TASKS_BYTES", -1)
-
-    class CompactingRunner:
-        def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-            DeltaTable(tmp_path / "target").optimize.compact()
-            return [function(item) for item in items]
-
-    sink.apply(THIRD, changes((UPDATE, 1, order(1, "new"))), CompactingRunner())
+    joined: list[Compacted | None] = []
+    join = Meanwhile(lambda: joined.append(make_sink().compact(CompactionPolicy.on_request(1 << 20))))
+    sink.apply(THIRD, staged(sink, (UPDATE, 1, order(1, "new"))), join)
     assert rows() == [order(1, "new"), order(11)]
+    assert [each.removed for each in joined if each is not None] == [2]
+    assert sink.merged(THIRD)
 
 
 def test_an_append_that_was_overtaken_is_tried_again(
