@@ -23,6 +23,8 @@ from progress.state.backfill_state import Failure
 from progress.state.report import JobPhase
 from tests.system.job_case import KILLED, Started, execute
 from tests.system.sinks.iotdb.iotdb_job import IotdbJob, points_of
+from vnode_backfill.words.errors import SinkError
+from vnode_backfill.words.schema_change import Ended
 
 DATABASE = "iotdb_statements"
 MEASURED = {"temp": "temp", "humidity": "humidity", "note": "note"}
@@ -169,6 +171,52 @@ def test_refused_change_is_passed_as_its_hint_says(case: IotdbJob, spark: SparkS
     assert case.here(spark).run() is None
     compare(case, **measured, level="level")
     assert len(found_points(case)) == 60
+
+
+NEW_COPIES = {
+    "another key": (
+        "ALTER TABLE reading DROP PRIMARY KEY, ADD PRIMARY KEY (region, at, temp)",
+        "UPDATE reading SET note = NULL WHERE temp % 4 = 0",
+    ),
+    "created again": (
+        "DROP TABLE reading",
+        "CREATE TABLE reading (region VARCHAR(9), at DATETIME(3), temp INT, humidity DOUBLE, note TEXT, PRIMARY KEY (at))",
+        "INSERT INTO reading VALUES ('r1', '2024-05-01 00:00:01', 5, NULL, 'n'), ('r8', '2024-06-01', 6, 7, NULL)",
+    ),
+}
+
+
+@pytest.mark.parametrize("statements", NEW_COPIES.values(), ids=NEW_COPIES)
+def test_new_copy_that_a_statement_needs_is_made_once_points_may_be_replaced(
+    case: IotdbJob, spark: SparkSession, statements: tuple[str, ...]
+) -> None:
+    assert case.here(spark).run() is None
+    before = found_points(case)
+    changed(case, *statements)
+    for _ in range(2):
+        with pytest.raises(SinkError) as refusal:
+            case.here(spark).run()
+        assert "set `sink.iotdb.replace: true` to have what is there removed" in refusal.value.hint
+        assert found_points(case) == before
+    configured(case, replace=True)
+    job = case.here(spark)
+    assert (job.run(), job.copies) == (None, 2)
+    assert found_points(case) == expected(case, MEASURED)
+    configured(case, replace=False)
+    changed(case, "UPDATE reading SET humidity = 4 WHERE region = 'r1'")
+    assert case.here(spark).run() is None
+    assert found_points(case) == expected(case, MEASURED)
+
+
+def test_table_that_was_dropped_long_ago_ends_and_its_points_stay(case: IotdbJob, spark: SparkSession) -> None:
+    assert case.here(spark).run() is None
+    changed(case, "UPDATE reading SET note = 'last' WHERE temp = 8")
+    last = expected(case, MEASURED)
+    changed(case, "SET timestamp = UNIX_TIMESTAMP() - 120", "DROP TABLE reading")
+    job = case.here(spark)
+    assert job.run() is None
+    assert job.ending == Ended("dropped")
+    assert found_points(case) == last
 
 
 def wait_until_followed(case: IotdbJob, driver: Started, **measured: str) -> None:
