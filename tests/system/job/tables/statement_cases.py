@@ -108,6 +108,8 @@ class Change:
     """How the table ends; `_t_old` has its last rows."""
     aside: str = ""
     """A word of the reason for which the table is set aside, until it was copied again after `fix`."""
+    refused: str = ""
+    """A word of the reason for which the new copy that the statement needs cannot be made, until `fix`."""
     fix: tuple[str, ...] = ()
     only: str = ""
     """The server that knows such statements."""
@@ -411,6 +413,13 @@ SET_ASIDE = {
     ),
     "no key left": Change(
         ("ALTER TABLE t DROP PRIMARY KEY",), aside="key", fix=("ALTER TABLE t ADD PRIMARY KEY (id)",)
+    ),
+    "cascade from elsewhere": Change(
+        ("CREATE TABLE matrix_other.t_parent (id INT PRIMARY KEY)",
+         "INSERT INTO matrix_other.t_parent SELECT a FROM t UNION SELECT 5",
+         "ALTER TABLE t ADD CONSTRAINT t_fk FOREIGN KEY (a) REFERENCES matrix_other.t_parent (id) ON DELETE CASCADE",
+         "DELETE FROM matrix_other.t_parent WHERE id < 9"),
+        refused="_parent is not a table of this job", fix=("ALTER TABLE t DROP FOREIGN KEY t_fk",),
     ),
 }  # fmt: skip
 
