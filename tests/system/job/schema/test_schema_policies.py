@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,3 +110,4 @@ def test_dropped_column_is_kept_or_dropped(case: JobCase, spark: SparkSession, p
     assert (rows[1].get("b"), rows[2].get("b")) == (None, "two" if policy == "keep" else None)
     case.kept_columns = ("b",)
     assert case.differences() == []
+    assert re.match("verified: 4 rows in .*, 0 differences\n", case.command("verify"))
