@@ -11,6 +11,7 @@ different read views does no harm: all of them were opened after the epoch's vis
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import pyarrow as pa
 from pymysql.connections import Connection
@@ -38,10 +39,15 @@ class SnapshotReader:
     def __init__(self, connection: Connection, definition: TableDefinition, *, zero_dates: ZeroDates = "null") -> None:
         self._connection = connection
         self._definition = definition
-        self.index = key_index(connection, definition)
         self._decoder = RowDecoder(definition.columns, definition.key, zero_dates)
         self._key_decoder = RowDecoder(definition.key_columns, definition.key, "error")
         self._queries = Queries(connection)
+
+    @cached_property
+    def index(self) -> str:
+        """Asked for by the first question about rows. Sort keys of text can be asked for without it, also when the
+        table is gone or has another key: the log holds changes from before."""
+        return key_index(self._connection, self._definition)
 
     def read_range(
         self, key_range: KeyRange, *, after: Key | None = None, limit: int | None = None

@@ -33,6 +33,8 @@ from vnode_backfill.words.errors import ConfigError, SinkError
 from vnode_backfill.words.hints import CHANGE_OPTIONS, NEW_COPY_IN_PLACE
 from vnode_backfill.words.schema_change import AddColumn, ColumnStep, RenameColumn, TableShape
 
+_MESSAGE = "a change of the table's columns cannot be followed in IoTDB"
+
 
 @dataclass(frozen=True, slots=True)
 class PointChange:
@@ -63,6 +65,18 @@ class PointChange:
             and each.column.casefold() not in stays
         ]
         return cls((*dropped, *_of_kept_names(after, old)))
+
+
+def refuse_lost_place(before: PointMapping, definition: TableDefinition) -> None:
+    """Refuse a version without a column that gives points their device or time: only a new copy has them elsewhere."""
+    known = {column.name for column in definition.columns}
+    for name in (*before.naming.columns, before.time):
+        if name not in known:
+            raise SinkError(
+                _MESSAGE,
+                detail=f"Column {name} gives points their device or time, and is not there any more.",
+                hint=f"Name another column in its place in sink.iotdb, and make a new copy. {NEW_COPY_IN_PLACE}",
+            )
 
 
 def fitting(config: IotdbSinkConfig, definition: TableDefinition) -> IotdbSinkConfig:
@@ -136,7 +150,7 @@ def _refuse_types(before: PointMapping, after: PointMapping) -> None:
 def _refused(detail: str, first: str = "") -> SinkError:
     without = "or `exclude` the column (both its names)" if first else "`exclude` the column to continue without it"
     return SinkError(
-        "a change of the table's columns cannot be followed in IoTDB",
+        _MESSAGE,
         detail=f"{detail[0].upper()}{detail[1:]}.",
         hint=f"{first}{without}{CHANGE_OPTIONS} {NEW_COPY_IN_PLACE}",
     )

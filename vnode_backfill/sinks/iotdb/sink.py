@@ -46,7 +46,7 @@ from vnode_backfill.sinks.changes import Changes, ChangeSlice
 from vnode_backfill.sinks.delta.keys.bounds import extremes
 from vnode_backfill.sinks.delta.target import overtaken_is_retryable
 from vnode_backfill.sinks.iotdb.claims import REJECTED_SCHEMA, ClaimStore, Clash, rejected_rows
-from vnode_backfill.sinks.iotdb.follow import PointChange, fitting, misfits_refused
+from vnode_backfill.sinks.iotdb.follow import PointChange, fitting, misfits_refused, refuse_lost_place
 from vnode_backfill.sinks.iotdb.mapping import KEY_MEASUREMENT, PointMapping, Slot
 from vnode_backfill.sinks.iotdb.rewrites import Rewrites, slots_of
 from vnode_backfill.sinks.iotdb.server.address import IotdbAddress, IotdbTls
@@ -146,6 +146,7 @@ class IotdbSink:
     ) -> None:
         """Follow a change of columns, or refuse it (`follow`). A call that was cut off may be repeated."""
         if not self._log.landed(self._log.open(), _SCHEMA, Epoch(version)):
+            refuse_lost_place(self.mapping, shape.definition)
             with misfits_refused():
                 after = self._mapping_of(shape)
             change = PointChange.of(self.mapping, after, (self._shape, shape), steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,10 @@ from pyspark.sql import SparkSession
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.waiting import wait_for
 from tests.system.job_case import JobCase, JobHere, execute
+from vnode_backfill.decide.protocol import ResolveStatement
+from vnode_backfill.job.run import order_threads
 from vnode_backfill.job.run.loop import Until
+from vnode_backfill.job.run.order_threads import Moment
 
 AGAIN = (
     "DROP TABLE t", "CREATE TABLE t (id BIGINT PRIMARY KEY, z VARCHAR(9), y INT)",
@@ -64,3 +68,46 @@ def test_table_that_is_created_again_is_copied_by_the_log_alone(case: JobCase, s
     assert read.ranges_planned > 0, "the rows of its SELECT are in the transaction of the statement"
     altered = run_once_more(case, spark, *AGAIN, "ALTER TABLE t ADD c INT DEFAULT 4", "UPDATE t SET c = 2 WHERE id = 1")
     assert altered.ranges_planned > 0, "nobody knows what the table was before its last column came"
+
+
+@pytest.fixture
+def resolved(monkeypatch: pytest.MonkeyPatch) -> list[Moment]:
+    """What is seen of the orders to find out what a statement has done: that they begin, and that they end."""
+    seen: list[Moment] = []
+    monkeypatch.setattr(
+        order_threads, "seam",
+        lambda moment, action: seen.append(moment) if isinstance(action, ResolveStatement) else None,
+    )  # fmt: skip
+    return seen
+
+
+def drop_and_let_the_job_wait(case: JobCase, job: JobHere, resolved: list[Moment]) -> None:
+    """The job is live, meets the DROP, and waits three seconds already for the table to come back."""
+    wait_for(lambda: job.state.is_live, "live", seconds=300)
+    execute(case.server, case.database, "UPDATE t SET a = 8 WHERE id = 2", AGAIN[0])
+    wait_for(lambda: resolved != [], "the DROP is met", seconds=300)
+    later = time.monotonic() + 3
+    wait_for(lambda: time.monotonic() > later, "three seconds pass")
+    assert resolved[-1] == "before", "the driver waits"
+
+
+def test_table_that_comes_back_while_the_driver_waits_for_it_is_copied_by_the_log_alone(
+    case: JobCase, spark: SparkSession, resolved: list[Moment]
+) -> None:
+    job = case.here(spark)
+    with job.running(Until.STOPPED):
+        drop_and_let_the_job_wait(case, job, resolved)
+        execute(case.server, case.database, *AGAIN[1:])
+        wait_for(lambda: job.ended or (job.copies == 2 and job.state.is_live), "live again", seconds=300)
+    assert (job.failure, job.copies, job.ranges_planned) == (None, 2, 0)
+    assert case.differences() == []
+
+
+def test_table_that_comes_back_after_the_driver_was_stopped_in_its_wait_is_copied_by_the_log_alone(
+    case: JobCase, spark: SparkSession, resolved: list[Moment]
+) -> None:
+    job = case.here(spark)
+    with job.running(Until.STOPPED):
+        drop_and_let_the_job_wait(case, job, resolved)
+    assert (job.failure, job.ending, job.state.schema.ended) == (None, None, "")
+    assert run_once_more(case, spark, *AGAIN[1:]).ranges_planned == 0

@@ -15,10 +15,13 @@ from pyspark.sql import SparkSession
 
 from devkit.mysql import MariaDbServer, MySqlServer, SqlServer
 from devkit.replication import caught_up, pause_replication, replicate
+from devkit.waiting import wait_for
 from tests.system.job_case import execute
 from tests.system.live_job import LiveJob, fails_once, live_job, writing
+from vnode_backfill.commands.requests import throttle
 from vnode_backfill.commands.resnapshot import resnapshot
 from vnode_backfill.decide.protocol import Action, BufferChanges, ChangeSink, CommitReceipts, MergeEpoch, ReadRanges
+from vnode_backfill.job.run import order_threads
 from vnode_backfill.job.run.loop import Until
 from vnode_backfill.words.errors import BackfillError, SourceError
 
@@ -115,6 +118,35 @@ def test_a_job_whose_target_has_not_followed_a_statement_goes_on_by_gtid_on_a_re
         fail_over(both)
         go_on(job)
         assert job.state.schema.in_sink == 1
+
+
+@pytest.mark.long
+def test_a_new_copy_in_progress_goes_on_by_gtid_on_a_replica(spark: SparkSession, tmp_path: Path) -> None:
+    with pair(spark, MySqlServer, tmp_path) as both:
+        job = both.job
+        assert job.case.here(spark).run() is None
+        throttle(job.config, rows_per_second=1000)
+        execute(
+            both.server, job.case.database, "UPDATE orders SET flag = 2 ORDER BY id LIMIT 9",
+            "ALTER TABLE orders MODIFY score FLOAT", "UPDATE orders SET id = id + 1000000 ORDER BY id LIMIT 5",
+        )  # fmt: skip
+        order_threads.seam = job.seams
+        copy = job.case.here(spark)
+        with copy.running(), writing(job):
+            wait_for(lambda: copy.copies == 2 and copy.ranges_read >= 3, "a part is copied again", seconds=180)
+            job.seams.fault = fails_once(CommitReceipts, LOST, "after")
+            wait_for(lambda: copy.ended, "the driver ends", seconds=180)
+        assert copy.failure is not None
+        assert copy.failure.message == LOST.message
+        assert copy.ranges_read < copy.ranges_planned
+        fail_over(both)
+        throttle(job.config, rows_per_second=50_000)
+        later = job.case.here(spark)
+        with writing(job, seed=77):
+            assert (later.run(), later.copies) == (None, 1), "it is the same copy"
+        assert later.state.written.era == 1
+        assert job.case.here(spark).run() is None
+        job.assert_equal()
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.system.job_case import JobCase, JobHere, execute
 from vnode_backfill.commands.requests import resume
 from vnode_backfill.job.run.loop import Until
 
+ADDED = ("ALTER TABLE t ADD c INT DEFAULT 5", "UPDATE t SET c = 6 WHERE id % 5 = 0")
 FOUR = "INSERT INTO t VALUES (1, 10, 'one'), (2, 20, 'two'), (3, 30, 'three'), (150, 40, 'four')"
 
 
@@ -85,6 +87,31 @@ def test_job_that_stops_at_a_statement_passes_it_once_it_is_accepted(case: JobCa
     assert case.differences() == []
 
 
+def test_job_that_copies_stops_at_a_statement_too_and_goes_on_once_it_is_accepted(
+    case: JobCase, spark: SparkSession
+) -> None:
+    changed(
+        case, "DELETE FROM t", "INSERT INTO t SELECT n, n, 'x' FROM "
+        "(WITH RECURSIVE k AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM k WHERE n < 900) SELECT n FROM k) k",
+    )  # fmt: skip
+    case.use(schema_changes="stop", limits={"range_rows": 100, "rows_per_second": 300})
+    job = case.here(spark)
+    with job.running():
+        job.wait_until_read(3)
+        changed(case, "UPDATE t SET a = 5 WHERE id % 7 = 0", *ADDED)
+    failure = job.failure
+    assert failure is not None
+    assert 3 <= job.ranges_read < job.ranges_planned
+    assert ADDED[0] in failure.message
+    assert case.here(spark).run() == failure
+
+    changed(case, "UPDATE t SET c = 7 WHERE id % 11 = 0")
+    resume(case.loaded_config(), accept=offset_in(failure))
+    again = case.here(spark)
+    assert (again.run(), again.copies, again.state.schema.in_sink) == (None, 1, 1)
+    assert case.differences() == []
+
+
 def test_acceptance_of_one_statement_does_not_pass_the_next(case: JobCase, spark: SparkSession) -> None:
     case.use(schema_changes="stop")
     assert case.here(spark).run() is None
@@ -109,3 +136,4 @@ def test_dropped_column_is_kept_or_dropped(case: JobCase, spark: SparkSession, p
     assert (rows[1].get("b"), rows[2].get("b")) == (None, "two" if policy == "keep" else None)
     case.kept_columns = ("b",)
     assert case.differences() == []
+    assert re.match("verified: 4 rows in .*, 0 differences\n", case.command("verify"))

@@ -23,6 +23,10 @@ PAIRS = (
     "CREATE TABLE t (id INT, nr INT, a INT, PRIMARY KEY (id, nr))",
     f"INSERT INTO t SELECT n, n, n FROM {NUMBERS}",
 )
+TEXTS = (
+    "CREATE TABLE t (id VARCHAR(9) PRIMARY KEY, a INT)",
+    f"INSERT INTO t SELECT n, n FROM {NUMBERS}",
+)
 UNIQUE = (
     "CREATE TABLE t (id INT NOT NULL, nr INT NOT NULL, a INT, UNIQUE KEY u (id))",
     f"INSERT INTO t SELECT n, n, n FROM {NUMBERS}",
@@ -104,6 +108,8 @@ class Change:
     """How the table ends; `_t_old` has its last rows."""
     aside: str = ""
     """A word of the reason for which the table is set aside, until it was copied again after `fix`."""
+    refused: str = ""
+    """A word of the reason for which the new copy that the statement needs cannot be made, until `fix`."""
     fix: tuple[str, ...] = ()
     only: str = ""
     """The server that knows such statements."""
@@ -265,7 +271,13 @@ NEW_COPY = {
     "ignore": Change(
         ("UPDATE t SET b = 'same' WHERE id % 10 = 0", "ALTER IGNORE TABLE t ADD UNIQUE u (b)"), copies=2, only="mariadb"
     ),
+    "text of the key grows": Change(
+        ("ALTER TABLE t MODIFY id VARCHAR(20)",), ("INSERT INTO t VALUES ('longer than it was', 1)",), create=TEXTS, copies=2
+    ),
     "another key": Change(("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id, a)",), copies=2),
+    "another key of text": Change(
+        ("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (a, id)",), create=TEXTS, copies=2
+    ),
     "add a primary key": Change(("ALTER TABLE t ADD PRIMARY KEY (nr)",), create=UNIQUE, copies=2),
     "drop a column of the key": Change(
         ("ALTER TABLE t DROP PRIMARY KEY, DROP nr, ADD PRIMARY KEY (id)",), create=PAIRS, copies=2
@@ -401,6 +413,13 @@ SET_ASIDE = {
     ),
     "no key left": Change(
         ("ALTER TABLE t DROP PRIMARY KEY",), aside="key", fix=("ALTER TABLE t ADD PRIMARY KEY (id)",)
+    ),
+    "cascade from elsewhere": Change(
+        ("CREATE TABLE matrix_other.t_parent (id INT PRIMARY KEY)",
+         "INSERT INTO matrix_other.t_parent SELECT a FROM t UNION SELECT 5",
+         "ALTER TABLE t ADD CONSTRAINT t_fk FOREIGN KEY (a) REFERENCES matrix_other.t_parent (id) ON DELETE CASCADE",
+         "DELETE FROM matrix_other.t_parent WHERE id < 9"),
+        refused="_parent is not a table of this job", fix=("ALTER TABLE t DROP FOREIGN KEY t_fk",),
     ),
 }  # fmt: skip
 

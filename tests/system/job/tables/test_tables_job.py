@@ -24,6 +24,7 @@ from vnode_backfill.job.run import order_threads
 from vnode_backfill.job.tables.parts import part_config
 from vnode_backfill.job.tables.running_table import RunningTable
 from vnode_backfill.words.errors import BackfillError
+from vnode_backfill.words.schema_change import Ended
 from vnode_backfill.words.table_name import TableName
 
 
@@ -153,6 +154,37 @@ def test_a_statement_on_one_table_is_followed_while_the_others_go_on(tables: Tab
     del tables.shapes["days_1"]
     assert Here(tables, spark).run() == {}
     assert "added" in DeltaTable(str(tables.lake / "numbers_0")).schema().to_json()
+    assert tables.wrong() == {}
+
+
+def test_statements_about_several_tables_of_the_job_have_their_effect_on_each(
+    tables: Tables, spark: SparkSession
+) -> None:
+    """One puts two tables in each other's place, and one drops two. Rows are written before, in between and later."""
+    server, database = tables.server, tables.database
+    with tables.written_to(), Here(tables, spark).running() as here:
+        here.until_live()
+        before = {name: here.table(name).table.opened.record.id for name in tables.shapes}
+        gone = [here.table("pairs_0"), here.table("pairs_1")]
+        execute(
+            server, database, "UPDATE numbers_0 SET t = 'was 0'", "UPDATE texts_0 SET v = v + 1",
+            "RENAME TABLE numbers_0 TO x, numbers_1 TO numbers_0, x TO numbers_1",
+            "SET timestamp = UNIX_TIMESTAMP() - 120", "DROP TABLE pairs_0, pairs_1",
+        )  # fmt: skip
+        wait_for(lambda: all(t.run.ending == Ended("dropped") for t in gone), "two end", seconds=120, state=here.shown)
+        swapped = {"numbers_0", "numbers_1"}
+        wait_for(
+            lambda: all(here.table(name).table.opened.record.id != before[name] for name in swapped),
+            "two are copied again", seconds=120, state=here.shown,
+        )  # fmt: skip
+        execute(server, database, "UPDATE numbers_0 SET v = -1 WHERE id = 7")
+        here.until_live(*tables.shapes.keys() - {"pairs_0", "pairs_1"})
+        copied = {name for name in tables.shapes if here.table(name).table.opened.record.id != before[name]}
+        assert (copied, here.failures, here.job.aside) == (swapped, {}, {})
+    del tables.shapes["pairs_0"], tables.shapes["pairs_1"]
+    again = Here(tables, spark)
+    assert again.run() == {}
+    assert set(again.opened.ended) == {f"{database}.pairs_0", f"{database}.pairs_1"}
     assert tables.wrong() == {}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,11 @@ from devkit.mysql import SqlServer
 from devkit.waiting import wait_for
 from progress.state.backfill_state import Failure
 from progress.state.report import JobPhase
+from tests.system.job.followed_hints import carry_out
 from tests.system.job_case import KILLED, Started, execute
 from tests.system.sinks.iotdb.iotdb_job import IotdbJob, points_of
+from vnode_backfill.words.errors import SinkError
+from vnode_backfill.words.schema_change import Ended
 
 DATABASE = "iotdb_statements"
 MEASURED = {"temp": "temp", "humidity": "humidity", "note": "note"}
@@ -67,7 +71,14 @@ def place_of(folder: Path) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in folder.name).lower()
 
 
-def found_points(case: IotdbJob) -> Points:
+def named_by(case: IotdbJob, column: str) -> dict[str, object]:
+    """What gives each row a device, or a tag, by this column."""
+    if "model" in case.iotdb:
+        return {"tags": [column]}
+    return {"device": f"root.{place_of(case.folder)}.{{{column}}}"}
+
+
+def found_points(case: IotdbJob, column: str = "region") -> Points:
     place = place_of(case.folder)
     if "model" not in case.iotdb:
         return [
@@ -75,8 +86,8 @@ def found_points(case: IotdbJob) -> Points:
             for device, at, points in points_of(case.target, place)
         ]
     session = case.target.table_session(place)
-    tags = {"region": PathColumn("region")}
-    found = IotdbTable(session, "reading", tags=tags, time=TimeColumn("at", int), fields={}).slots()
+    tags = {column: PathColumn(column)}
+    found = IotdbTable(session, case.table, tags=tags, time=TimeColumn("at", int), fields={}).slots()
     session.close()
     return [(str(region), at, dict(fields)) for (region,), at, fields in found]
 
@@ -85,12 +96,12 @@ def changed(case: IotdbJob, *statements: str) -> None:
     execute(case.server, DATABASE, *statements)
 
 
-def expected(case: IotdbJob, measured: dict[str, str]) -> Points:
+def expected(case: IotdbJob, measured: dict[str, str], device: str = "region", time: str = "at") -> Points:
     """The points that the rows should be, made in SQL: measurements by the column that they come from."""
     with case.server.connect(DATABASE) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
-        columns = f"region, ROUND(UNIX_TIMESTAMP(at) * 1000), {', '.join(measured.values())}"
-        cursor.execute(f"SELECT {columns} FROM reading ORDER BY 1, 2")
+        ticks = time if time == "since" else f"ROUND(UNIX_TIMESTAMP({time}) * 1000)"
+        cursor.execute(f"SELECT {device}, {ticks}, {', '.join(measured.values())} FROM {case.table} ORDER BY 1, 2")
         rows = cursor.fetchall()
     named = ((region, int(at), dict(zip(measured, values, strict=True))) for region, at, *values in rows)
     return [(region, at, {n: v for n, v in points.items() if v is not None}) for region, at, points in named]
@@ -169,6 +180,104 @@ def test_refused_change_is_passed_as_its_hint_says(case: IotdbJob, spark: SparkS
     assert case.here(spark).run() is None
     compare(case, **measured, level="level")
     assert len(found_points(case)) == 60
+
+
+NEW_COPIES = {
+    "another key": (
+        "ALTER TABLE reading DROP PRIMARY KEY, ADD PRIMARY KEY (region, at, temp)",
+        "UPDATE reading SET note = NULL WHERE temp % 4 = 0",
+    ),
+    "created again": (
+        "DROP TABLE reading",
+        "CREATE TABLE reading (region VARCHAR(9), at DATETIME(3), temp INT, humidity DOUBLE, note TEXT, PRIMARY KEY (at))",
+        "INSERT INTO reading VALUES ('r1', '2024-05-01 00:00:01', 5, NULL, 'n'), ('r8', '2024-06-01', 6, 7, NULL)",
+    ),
+}
+
+
+@pytest.mark.parametrize("statements", NEW_COPIES.values(), ids=NEW_COPIES)
+def test_new_copy_that_a_statement_needs_is_made_once_points_may_be_replaced(
+    case: IotdbJob, spark: SparkSession, statements: tuple[str, ...]
+) -> None:
+    assert case.here(spark).run() is None
+    before = found_points(case)
+    changed(case, *statements)
+    for _ in range(2):
+        with pytest.raises(SinkError) as refusal:
+            case.here(spark).run()
+        assert "set `sink.iotdb.replace: true` to have what is there removed" in refusal.value.hint
+        assert found_points(case) == before
+    configured(case, replace=True)
+    job = case.here(spark)
+    assert (job.run(), job.copies) == (None, 2)
+    assert found_points(case) == expected(case, MEASURED)
+    configured(case, replace=False)
+    changed(case, "UPDATE reading SET humidity = 4 WHERE region = 'r1'")
+    assert case.here(spark).run() is None
+    assert found_points(case) == expected(case, MEASURED)
+
+
+def test_table_that_was_dropped_long_ago_ends_and_its_points_stay(case: IotdbJob, spark: SparkSession) -> None:
+    assert case.here(spark).run() is None
+    changed(case, "UPDATE reading SET note = 'last' WHERE temp = 8")
+    last = expected(case, MEASURED)
+    changed(case, "SET timestamp = UNIX_TIMESTAMP() - 120", "DROP TABLE reading")
+    job = case.here(spark)
+    assert job.run() is None
+    assert job.ending == Ended("dropped")
+    assert found_points(case) == last
+
+
+@dataclass(frozen=True)
+class Named:
+    """A statement on the device or time column of `gauge`, and the columns that a new copy has instead."""
+
+    statement: str
+    refused: str
+    device: str = "region"
+    time: str = "at"
+    unit: str = ""
+
+    @property
+    def measured(self) -> dict[str, str]:
+        """Every other column that is left."""
+        gone = {self.refused, self.device, self.time}
+        return {name: name for name in ("id", "temp", "note", "since") if name not in gone}
+
+    def mapping(self, case: IotdbJob) -> dict[str, object]:
+        time = {"column": self.time, **({"unit": self.unit} if self.unit else {})}
+        return {**named_by(case, self.device), "time": time}
+
+
+NAMED = (
+    Named("ALTER TABLE gauge RENAME COLUMN region TO area", "region", device="area"),
+    Named("ALTER TABLE gauge RENAME COLUMN at TO moment", "at", time="moment"),
+    Named("ALTER TABLE gauge DROP region", "region", device="note"),
+    Named("ALTER TABLE gauge DROP at", "at", time="since", unit="ms"),
+)
+
+
+@pytest.mark.parametrize("named", NAMED, ids=lambda each: each.statement)
+def test_change_of_the_device_or_time_column_is_refused_until_a_new_copy_has_another(
+    case: IotdbJob, spark: SparkSession, named: Named
+) -> None:
+    changed(
+        case, "CREATE TABLE gauge (id INT PRIMARY KEY, region VARCHAR(9), at DATETIME(3), temp INT, note TEXT, since BIGINT)",
+        "INSERT INTO gauge SELECT temp, region, at, temp, note, temp FROM reading",
+    )  # fmt: skip
+    case.table = "gauge"
+    assert case.here(spark).run() is None
+    before = found_points(case)
+    assert before == expected(case, {name: name for name in ("id", "temp", "note", "since")})
+    changed(case, named.statement, "UPDATE gauge SET temp = 7 WHERE id < 9")
+    failure = refused(case, spark)
+    assert f"Column {named.refused} gives points their device or time" in failure.detail
+    assert "Name another column in its place" in failure.hint
+    assert found_points(case) == before
+    configured(case, replace=True, **named.mapping(case))
+    assert carry_out(failure.hint, case.config) == ["resnapshot", "--all"]
+    assert case.here(spark).run() is None
+    assert found_points(case, named.device) == expected(case, named.measured, named.device, named.time)
 
 
 def wait_until_followed(case: IotdbJob, driver: Started, **measured: str) -> None:
