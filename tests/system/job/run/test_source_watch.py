@@ -21,6 +21,7 @@ from devkit.process import free_ports
 from devkit.waiting import wait_for
 from progress.faces.alerts import AlertId, Thresholds
 from progress.faces.history import History
+from tests.system.connections import Connections
 from tests.system.job_case import COPIER, create_copier, execute, fetch
 from tests.system.live_job import LiveJob, database_of, live_job, writing
 from vnode_backfill.commands import requests
@@ -163,32 +164,6 @@ def test_lag_of_a_mysql_replica_is_read_in_seconds() -> None:
         )  # fmt: skip
         execute(source, None, "CREATE DATABASE lagging", "DROP DATABASE lagging")
         wait_for(lambda: replica_lag(address_of(replica)) >= 2, "the replica lags")
-
-
-class Connections:
-    """The most connections of the job's account that the server showed at any moment."""
-
-    def __init__(self, server: SqlServer) -> None:
-        self._server = server
-        self._done = threading.Event()
-        self.most = 0
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._count)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._done.set()
-            thread.join()
-
-    def _count(self) -> None:
-        with self._server.connect() as connection, connection.cursor() as cursor:
-            while not self._done.wait(0.02):
-                cursor.execute(f"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = '{COPIER}'")
-                (row,) = cursor.fetchall()
-                self.most = max(self.most, int(str(row[0])))
 
 
 TEXT_TABLE = (

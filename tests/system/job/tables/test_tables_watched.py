@@ -20,8 +20,9 @@ from progress.faces.metrics import CdcBackfillMetrics
 from progress.faces.terminal import Face, status_text
 from progress.faces.web_answers import Answers
 from progress.state.report import Report
-from tests.system.job.tables.many_tables import Here, Tables, fresh
-from tests.system.job_case import execute
+from tests.system.connections import Connections
+from tests.system.job.tables.many_tables import SHAPES, Here, Tables, fresh
+from tests.system.job_case import COPIER, create_copier, execute
 from vnode_backfill.commands.tables.status import find_tables_report
 from vnode_backfill.decide.protocol import Action, BufferChanges
 from vnode_backfill.job.run import order_threads, pace_of_epochs
@@ -150,3 +151,27 @@ def assert_shown(case: Tables, page: Page) -> None:
         )
 
     wait_for(noted, "the driver has noted its targets and buffers", seconds=240)
+
+
+def test_many_tables_have_no_more_connections_than_one(
+    spark: SparkSession, mariadb_server: MariaDbServer, tmp_path: Path
+) -> None:
+    """From the first look at the tables to live ones: as many as workers, log readers and two."""
+    create_copier(mariadb_server)
+    with mariadb_server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE OR REPLACE DATABASE counted")
+    mysql = {
+        "host": mariadb_server.host, "port": mariadb_server.port, "user": COPIER, "database": "", "table": "",
+        "tables": ["counted.*"],
+    }  # fmt: skip
+    limits = {"log_readers": 2, "range_rows": 100}
+    case = fresh(mariadb_server, "counted", tmp_path, mysql=mysql, workers=3, limits=limits)
+    for number, shape in enumerate([*SHAPES, *SHAPES]):
+        case.create(f"{shape}_{number}", shape)
+    counted = Connections(mariadb_server)
+    with counted.counting(), Here(case, spark).running() as here, case.written_to() as done:
+        here.until_live()
+        before = done[0]
+        wait_for(lambda: done[0] > before + 100, "live tables are written to", seconds=60)
+    assert case.wrong() == {}
+    assert 3 <= counted.most <= 3 + 2 + 2
