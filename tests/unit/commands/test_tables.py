@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -224,16 +225,21 @@ def test_what_all_tables_are_asked_holds_for_later_ones_until_it_is_asked_otherw
     assert asked.of_every() == [("rescale", None, 2), ("resume", None, 0), ("rate_limit", None, 0)]
 
 
-def test_a_table_that_joins_while_all_are_asked_is_asked_too(asked: Asked, tmp_path: Path) -> None:
+def while_a_table_joins(folder: Path, request: Request) -> Callable[[int], Request]:
+    """Makes the request for each table. Before it is written, when the command knows its tables, one more joins."""
     calls: list[int] = []
 
     def made(count: int) -> Request:
         calls.append(count)
         if len(calls) == 2:
-            # By now the command knows which tables there are, and has written nothing.
-            stored(tmp_path / "state", "late").release()
-        return Request(0, RequestKind.PAUSE)
+            stored(folder / "state", "late").release()
+        return request
 
+    return made
+
+
+def test_a_table_that_joins_while_all_are_asked_is_asked_too(asked: Asked, tmp_path: Path) -> None:
+    made = while_a_table_joins(tmp_path, Request(0, RequestKind.PAUSE))
     assert ask_tables(load_config(asked.file), (), made, "paused") == 0
     assert asked.waiting("shop.late") == {name: ["pause"] for name in (*NAMES, "shop.late")}
     assert asked.of_every() == [("pause", None, 0)]
@@ -241,14 +247,7 @@ def test_a_table_that_joins_while_all_are_asked_is_asked_too(asked: Asked, tmp_p
 
 def test_a_stop_of_all_asks_tables_that_join_meanwhile(asked: Asked, tmp_path: Path) -> None:
     """Otherwise the job would go on with such a table alone."""
-    calls: list[int] = []
-
-    def made(count: int) -> Request:
-        calls.append(count)
-        if len(calls) == 2:
-            stored(tmp_path / "state", "late").release()
-        return Request(0, RequestKind.STOP)
-
+    made = while_a_table_joins(tmp_path, Request(0, RequestKind.STOP))
     assert ask_tables(load_config(asked.file), (), made, "stopped") == 0
     assert asked.waiting("shop.late") == {name: ["stop"] for name in (*NAMES, "shop.late")}
     assert asked.of_every() == [], "a table that joins later is not stopped"
