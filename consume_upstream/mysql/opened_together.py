@@ -115,4 +115,5 @@ class OpenedTogether:
 
 
 def _is_within(stored: CdcOffset, log: SourceLog) -> bool:
-    return stored.server != log.server or stored.in_era(0).order <= log.newest.order
+    """An offset of another server cannot be compared. It may be beyond what a replica had carried out a moment ago."""
+    return stored.server == log.server and stored.in_era(0).order <= log.newest.order

@@ -141,10 +141,14 @@ def test_the_log_is_asked_for_again_where_an_offset_is_beyond_what_is_known(aske
     together = OpenedTogether(SourceAddress("here", 3306, "me"))
     together.source_log(TABLE, with_time=False, stored=at(50))
     assert together.source_log(TABLE, with_time=False, stored=at(101)).newest.pos >= 101
-    elsewhere = replace(at(10_000), server="server-id-2")
-    before = len(asked)
-    together.source_log(TABLE, with_time=False, stored=elsewhere)
-    assert [each for each in asked[before:] if each.startswith("log")] == []
+
+
+def test_the_log_is_asked_for_again_where_an_offset_is_of_another_server(asked: list[str]) -> None:
+    """A replica that is still carrying transactions out is further by now. What is old would count as a failure."""
+    together = OpenedTogether(SourceAddress("here", 3306, "me"))
+    for _ in range(2):
+        together.source_log(TABLE, with_time=False, stored=replace(at(50), server="server-id-2"))
+    assert [each for each in asked if each.startswith("log")] == ["log False"] * 2
 
 
 def test_the_log_is_asked_for_again_after_something_went_wrong(asked: list[str]) -> None:
