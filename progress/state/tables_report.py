@@ -244,7 +244,9 @@ def _workers(parts: Sequence[Report]) -> tuple[WorkerProgress, ...]:
     rows = Counter[int]()
     for part in parts:
         rows.update({worker.worker: worker.rows for worker in part.workers})
-    return tuple(replace(worker, rows=rows[worker.worker]) for worker in parts[0].workers)
+    # While a rescale goes from table to table some have more workers than others. The rows of each are shown.
+    most = max(parts, key=lambda part: len(part.workers))
+    return tuple(replace(worker, rows=rows[worker.worker]) for worker in most.workers)
 
 
 def _requests(parts: Sequence[Report]) -> tuple[RequestProgress, ...]:

@@ -24,6 +24,15 @@ def test_rows_are_added_up_and_the_worst_lag_and_age_count() -> None:
     assert (whole.phase, whole.failure) == (JobPhase.SNAPSHOT, None)
 
 
+def test_every_row_is_that_of_a_shown_worker_while_a_rescale_goes_from_table_to_table() -> None:
+    parts = dict(tables_report(3).parts)
+    last = parts["shop.table_002"]
+    parts["shop.table_002"] = replace(last, workers=tuple(replace(last.workers[0], worker=w, rows=7) for w in range(4)))
+    shown = summed_up(SUBJECT, parts, {}, Observed()).workers
+    assert len(shown) == 4
+    assert sum(each.rows for each in shown) == sum(each.rows for part in parts.values() for each in part.workers)
+
+
 def test_the_log_is_applied_as_far_as_for_the_table_that_is_least_far() -> None:
     found = tables_report(3).parts
     places = {"shop.table_000": (9, "b:9"), "shop.table_001": (3, "b:3"), "shop.table_002": (5, "b:5")}
