@@ -90,6 +90,10 @@ class Tables(JobCase):
             found["sink"] = {"delta": {"path": f"{self.lake}/{{table}}"}}
         return found
 
+    def by_vectors(self) -> None:
+        """Change the targets by vectors, whatever mode the run of tests asks for: the test is about those."""
+        self.settings["sink"] = {"delta": {"path": f"{self.lake}/{{table}}", "merge": "vectors"}}
+
     def create(self, name: str, shape: str, rows: int = ROWS) -> None:
         found = ALL_SHAPES[shape]
         execute(self.server, self.database, f"CREATE TABLE {quote(name)} ({found.columns})")

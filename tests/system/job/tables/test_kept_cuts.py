@@ -62,6 +62,7 @@ def test_the_versions_of_the_last_cut_outlive_every_upkeep(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     case = fresh(source_server, database, tmp_path, epoch={"backfill": "1s", "live": "100ms"})
+    case.by_vectors()
     for side in SIDES:
         case.create(side, "numbers")
     first = Here(case, spark)

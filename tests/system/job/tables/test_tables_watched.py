@@ -107,6 +107,7 @@ def test_targets_alerts_and_the_log_of_many_tables_are_shown(
     with MariaDbServer({"binlog-expire-logs-seconds": "120"}) as server:
         execute(server, None, "CREATE DATABASE watched")
         case = fresh(server, "watched", tmp_path)
+        case.by_vectors()
         for shape in ("numbers", "texts", "days"):
             case.create(shape, shape)
         here = Watched(case, spark)
