@@ -4,7 +4,8 @@ A request that nobody has acknowledged is obeyed by the next driver: it may have
 table that has stopped or failed, that is set aside, or that waits for a new copy has no epoch that could acknowledge
 it. The next run would stop such a table at once, and say nothing. So the driver answers for it: for all tables when it
 ends, because then every stop has been obeyed; and for one table before it is taken up, for the stops that came before
-the request that takes it up.
+the request that takes it up. A driver that is lost as a whole (its JVM, its lease) answers for nobody: whoever starts
+it again may do so against a stop of that moment, which the next driver has to obey.
 
 What is committed is the stored state with one more acknowledgement, never what the driver has in memory: what was
 stored last of a table that rested may be ahead of it.
@@ -17,22 +18,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from progress.state.backfill_state import BackfillState, Request, RequestKind
+from progress.store.reader import Loaded
 from progress.store.store import StateStore
 from progress.store.tables_store import TablesStore
 from vnode_backfill.decide.honour_requests import honour
 from vnode_backfill.job.tables.running_table import RunningTable
+from vnode_backfill.job.tables.take_ups import TAKES_UP
 from vnode_backfill.words.errors import BackfillError
 
 __all__ = ["acknowledge_earlier_stops", "acknowledge_late_stops"]
 
 log = logging.getLogger(__name__)
-_TAKES_UP = (RequestKind.RESUME, RequestKind.RESNAPSHOT)
 
 
 def acknowledge_late_stops(store: TablesStore, tables: Sequence[RunningTable]) -> None:
     """Do it for every table of the job, in one commit. `tables` are those that the driver had opened."""
     seen = {table.name: table.run.coordinator.saved for table in tables}
-    unopened = {name: state for name in store.names() if name not in seen and (state := _stored(store, name))}
+    unopened = {name: held.state for name in store.names() if name not in seen and (held := _stored(store, name))}
     asked = store.unacknowledged(seen | unopened)
     at_work = {table.name for table in tables if not table.run.has_stopped}
     stopped = [name for name, requests in asked.items() if name not in at_work and _stops(requests)]
@@ -41,9 +43,9 @@ def acknowledge_late_stops(store: TablesStore, tables: Sequence[RunningTable]) -
 
 def acknowledge_earlier_stops(store: TablesStore, name: str) -> None:
     """Do it for one table that is about to be taken up again."""
-    state = _stored(store, name)
-    asked = store.unacknowledged({name: state}).get(name, ()) if state is not None else ()
-    newest = max((each.id for each in asked if each.kind in _TAKES_UP), default=0)
+    held = _stored(store, name)
+    asked = store.unacknowledged({name: held.state}).get(name, ()) if held is not None else ()
+    newest = max((each.id for each in asked if each.kind in TAKES_UP), default=0)
     if any(stop.id < newest for stop in _stops(asked)):
         _answer(store, {name: newest})
 
@@ -52,7 +54,7 @@ def _answer(store: TablesStore, before: dict[str, int | None]) -> None:
     """Acknowledge the stops of these tables, those with lower numbers only where one is given."""
     answered: list[tuple[StateStore, BackfillState]] = []
     for name, number in before.items():
-        loaded = store.table(name).load()
+        loaded = _stored(store, name)
         if loaded is None:
             continue
         asked = store.unacknowledged({name: loaded.state}).get(name, ())
@@ -70,14 +72,13 @@ def _stops(requests: Sequence[Request]) -> list[Request]:
     return [each for each in requests if each.kind is RequestKind.STOP]
 
 
-def _stored(store: TablesStore, name: str) -> BackfillState | None:
+def _stored(store: TablesStore, name: str) -> Loaded | None:
     """None where the state cannot be read, which may be why the table could not be opened: others are answered."""
     try:
-        loaded = _joined(store, name).load()
+        return _joined(store, name).load()
     except BackfillError as error:
         log.warning("state cannot be read table=%s error=%s", name, error.message)
         return None
-    return None if loaded is None else loaded.state
 
 
 def _joined(store: TablesStore, name: str) -> StateStore:

@@ -96,7 +96,7 @@ class TablesJob:
         self._leaving: set[str] = set()
         self._log_held: HeldLog | None = None
         """What the source held of its log when it was last asked."""
-        self._stop_asked = self._signalled = False
+        self._stop_asked = self._signalled = self._is_lost = False
         self._take_ups, self._not_opened = TakeUps(), NotOpened(self._stored_state)
 
     def run(self, until: Until) -> None:
@@ -302,7 +302,8 @@ class TablesJob:
             table.performer.close()
         try:
             self._note_aside()
-            acknowledge_late_stops(self._store, self.tables)
+            if not self._is_lost:
+                acknowledge_late_stops(self._store, self.tables)
         except BackfillError as error:
             log.warning("tables that are set aside, or stops that came late, cannot be noted error=%s", error.message)
         self._parts.watch.close(self.tables, self.aside)
@@ -374,6 +375,7 @@ class TablesJob:
 
     def _fail_all(self, error: BackfillError) -> None:
         """What trying again cannot help ends every table: a lost lease, a lost JVM."""
+        self._is_lost = True
         for table in self.tables:
             coordinator = table.run.coordinator
             if not coordinator.is_failing and not table.run.has_stopped:

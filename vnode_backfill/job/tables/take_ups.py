@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 
 from progress.state.backfill_state import BackfillState, Request, RequestKind
 
-__all__ = ["NotOpened", "TakeUps"]
+__all__ = ["TAKES_UP", "NotOpened", "TakeUps"]
 
-_TAKES_UP = (RequestKind.RESUME, RequestKind.RESNAPSHOT)
+TAKES_UP = (RequestKind.RESUME, RequestKind.RESNAPSHOT)
 
 
 class TakeUps:
@@ -24,7 +24,7 @@ class TakeUps:
 
     def ask(self, table: str, requests: Iterable[Request]) -> bool:
         """These requests to a table that has failed are open; whether one of them takes it up and was not tried."""
-        newest = max((each.id for each in requests if each.kind in _TAKES_UP), default=0)
+        newest = max((each.id for each in requests if each.kind in TAKES_UP), default=0)
         is_new = newest > self._tried.get(table, 0)
         if is_new:
             self._asked[table] = newest

@@ -15,6 +15,7 @@ from progress.store.tables_store import TablesStore
 from tests.unit.progress.store.tables_folder import PLAN, stored
 from vnode_backfill.job.tables.late_stops import acknowledge_earlier_stops, acknowledge_late_stops
 from vnode_backfill.job.tables.running_table import RunningTable
+from vnode_backfill.job.tables.tables_job import TablesJob
 from vnode_backfill.words.schema_change import Ended
 
 STOP, PAUSE = Request(0, RequestKind.STOP), Request(0, RequestKind.PAUSE)
@@ -86,3 +87,19 @@ def test_only_stops_before_the_request_that_takes_a_table_up_are_acknowledged(tm
     assert left_of(store, name) == ["resume", "stop"]
     acknowledge_earlier_stops(store, name)
     assert left_of(store, name) == ["resume", "stop"]
+
+
+@pytest.mark.parametrize(("is_lost", "left"), [(False, []), (True, ["stop"])])
+def test_a_stop_is_left_to_the_next_driver_by_one_that_is_lost(tmp_path: Path, is_lost: bool, left: list[str]) -> None:
+    """Whoever starts it again must not undo what an operator has asked for meanwhile."""
+    store, name = stored(tmp_path, "orders"), "shop.orders"
+    store.append_requests({name: STOP}, "anna", "host")
+    table = table_of(store, name, has_stopped=True)
+    nothing = SimpleNamespace(close=lambda *_: None)
+    cast(SimpleNamespace, table).performer = nothing
+    job = SimpleNamespace(
+        tables=[table], aside={}, _is_lost=is_lost, _store=store, _note_aside=lambda: None, _shared=nothing,
+        _tools=nothing, _parts=SimpleNamespace(watch=nothing),
+    )  # fmt: skip
+    TablesJob._close(cast(TablesJob, job))
+    assert left_of(store, name) == left
